@@ -49,6 +49,7 @@ mod metrics;
 mod miner_poll;
 mod miner_reports;
 mod operator;
+mod outcome_counts;
 mod parts;
 mod peers;
 mod receipt_gatherer;
@@ -88,7 +89,7 @@ pub use muster_subnet_view as chain;
 pub use muster_subnet_view::LinkState;
 pub use muster_validator_store as store;
 use peers::announcement::announce_pages;
-use peers::{PeerValidators, pages_door};
+use peers::{PeerValidators, pages_router};
 use receipt_gatherer::ReceiptGatherer;
 use state::ValidatorState;
 use status::StatusSources;
@@ -103,7 +104,7 @@ pub use crate::config::{
     ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig, TrustedMinerConfig, UsersConfig,
 };
 
-/// How long the parts may take to end once the validator is told to stop. Jobs of parts that take longer are resumed at
+/// How long the parts may take to end once the validator is stopped. Jobs of parts that take longer are resumed at
 /// the next start.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
@@ -372,7 +373,7 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
     state.spawn("miner poll", polling);
     start_gathering(state, &drivers, gate, audits.clone());
     if let Some(pages) = pages {
-        state.spawn("pages", pages_door::serve(Arc::clone(state), pages));
+        state.spawn("pages", pages_router::serve(Arc::clone(state), pages));
     }
     if let Some(announce) = state.config.pages.announce {
         state.spawn("announcement", announce_pages(Arc::clone(state), announce));

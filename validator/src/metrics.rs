@@ -1,4 +1,5 @@
-//! The validator's metrics: the ends of attempts and of jobs as they come, and the rest measured every few seconds.
+//! The validator's metrics that are measured every few seconds. The ends of attempts and of jobs are counted as they
+//! come, in [`outcome_counts`](crate::outcome_counts).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +8,6 @@ use muster_chain::BlockNumber;
 use muster_job_queue::LineView;
 use muster_process::error::Causes;
 use muster_protocol::Timestamp;
-use muster_protocol::job::Outcome;
 use muster_store::StoreError;
 
 use crate::LinkState;
@@ -19,21 +19,6 @@ use crate::store::{CycleState, StoredCycle};
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 /// The newest cycles whose states are counted.
 const CYCLES: u32 = 20;
-
-/// Counts the end of an attempt that took `took`.
-pub(crate) fn count_attempt(outcome: &Outcome, took: Duration) {
-    let (ended, fault) = (outcome.status().as_str(), outcome.fault().name());
-    metrics::counter!("muster_validator_attempts_ended_total", "outcome" => ended, "fault" => fault)
-        .increment(1);
-    metrics::histogram!("muster_validator_attempt_seconds", "outcome" => ended).record(took.as_secs_f64());
-}
-
-/// Counts the end of a job.
-pub(crate) fn count_job(outcome: &Outcome) {
-    let fault = muster_job_messages::report::fault_of(outcome).name();
-    let ended = outcome.status().as_str();
-    metrics::counter!("muster_validator_jobs_ended_total", "outcome" => ended, "fault" => fault).increment(1);
-}
 
 /// Measures the validator until its task is dropped.
 pub(crate) async fn measure(sources: StatusSources) {

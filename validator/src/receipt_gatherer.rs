@@ -74,7 +74,7 @@ impl ReceiptGatherer {
         let mut cursors = self.state.store.page_cursors().await?;
         let mut block_times = self.gate.subscribe();
         for round in 0_u64.. {
-            // Before the chain has told its rules, the cycle of a receipt is not known.
+            // Before the chain's rules are known, the cycle of a receipt is not known.
             if block_times.wait_for(Option::is_some).await.is_err() {
                 return Ok(());
             }

@@ -304,7 +304,7 @@ async fn list_collateral(State(sources): State<StatusSources>) -> Result<Respons
     Ok(Json(page).into_response())
 }
 
-/// Slashes a miner, or tells the effect of that. Only the operator may.
+/// Slashes a miner, or reports the effect of that. Only the operator may.
 async fn slash_miner(
     State(sources): State<StatusSources>,
     headers: HeaderMap,

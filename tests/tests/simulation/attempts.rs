@@ -8,12 +8,13 @@ use muster_protocol::job::{Event, Outcome};
 use muster_protocol::wire::miner::ToMiner;
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{AttemptId, JobId, JobStatus, ReceiptKind, Timestamp};
+use muster_routing::earlier_attempts::{AskedFor, EarlierAttempt, count_attempts};
 use muster_routing::retry::{self, NextStep, RetryContext};
 
-use crate::choosing::was_busy;
+use crate::choosing::earlier_attempts;
+use crate::documents::{deliver, job_request};
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
-use crate::papers::{deliver, job_request};
 use crate::validator::{Own, RECEIPT_WAIT, Tried};
 use crate::waiting::FULL;
 use crate::world::{Happening, MINERS, Node, World};
@@ -74,7 +75,10 @@ impl World {
             return;
         }
         if makes_room {
-            self.wake_dispatcher();
+            self.note_room();
+        } else if over {
+            // A refusal makes no room, but newcomers are looked at again.
+            self.validator.queue.lines.note_room();
         }
         self.report_next();
         if step.reconnects {
@@ -167,18 +171,16 @@ impl World {
             return;
         };
         stored.deadline = stored.deadline.plus(took);
-        let busy = stored
-            .attempts
-            .iter()
-            .take(index + 1)
-            .filter(|tried| was_busy(tried));
-        let busy: Vec<_> = busy.map(|tried| (tried.id, tried.miner)).collect();
-        if let Some((_, miner)) = busy.iter().find(|(id, _)| *id == attempt) {
-            self.validator.lines.full.insert(*miner, full_until);
+        let so_far = stored.attempts.get(..=index).unwrap_or_default();
+        let earlier = earlier_attempts(so_far);
+        let is_busy = earlier.last().is_some_and(EarlierAttempt::was_declined_as_busy);
+        let attempts = count_attempts(earlier, AskedFor::default());
+        if let Some(last) = so_far.last().filter(|_| is_busy) {
+            self.validator.queue.full.insert(last.miner, full_until);
         }
         let facts = RetryContext {
             goes_on: None,
-            attempts: u32::try_from(index + 1 - busy.len()).unwrap_or(u32::MAX),
+            attempts,
             max_attempts: u32::try_from(MINERS).unwrap_or(u32::MAX),
             slow_images: 0,
             image_elsewhere: false,

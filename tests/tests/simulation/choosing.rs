@@ -8,14 +8,15 @@ use muster_protocol::job::{Attempt, Event, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::RejectionDetails;
 use muster_protocol::{AttemptId, JobId, Manifest, MinerKey};
+use muster_routing::earlier_attempts::{AskedFor, EarlierAttempt, asked_miners, last_failure};
 use muster_routing::{
     CacheKey, CollateralVerdict, JobRequirements, MinerStats, RoutableNeuron, Route, RoutingPolicy, route,
 };
 
+use crate::documents::plan;
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
 use crate::miner::{CLASS, miner_key, validator_key};
-use crate::papers::plan;
 use crate::validator::{Job, Tried};
 use crate::world::{Happening, MINERS, Node, World};
 
@@ -41,8 +42,7 @@ impl World {
             let life = self.validator.life;
             return self.after(Duration::from_secs(1), Happening::Begin(job, life));
         }
-        // None that was asked before: a miner that was busy is asked again only after the job has waited.
-        let asked = stored.attempts.iter().map(Tried::miner_key).collect();
+        let asked = asked_miners(&earlier_attempts(&stored.attempts), AskedFor::default());
         let last = stored.attempts.last().map(|tried| tried.id);
         if stored.called_off {
             let how = format!("a miner is looked for, for job {job}");
@@ -114,7 +114,7 @@ impl World {
         for index in 0..MINERS {
             let miner = stats.entry(miner_key(index)).or_default();
             miner.manifest = Some(Manifest::new([(CLASS, self.traits.believed)]));
-            let full = self.validator.lines.full.get(&index);
+            let full = self.validator.queue.full.get(&index);
             miner.full.extend(
                 full.filter(|until| **until > self.now)
                     .map(|until| (CLASS, *until)),
@@ -178,19 +178,17 @@ pub(crate) fn miners_of(route: &Route) -> Vec<usize> {
         .collect()
 }
 
-/// Whether the miner only said that it was busy.
-pub(crate) fn was_busy(tried: &Tried) -> bool {
-    match tried.machine.outcome() {
-        Some(Outcome::Rejected(details)) => details.reason == JobRejectionReason::Busy,
-        Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::HordeFailed(_)) | None => false,
-    }
+/// These attempts, as far as they decide who may be asked next.
+pub(crate) fn earlier_attempts(attempts: &[Tried]) -> Vec<EarlierAttempt<'_>> {
+    let earlier = attempts.iter();
+    earlier
+        .map(|tried| EarlierAttempt::new(tried.miner_key(), &tried.machine))
+        .collect()
 }
 
 /// The end of a job that no miner is asked for any more: that of its last real attempt, or a reason of its own.
 pub(crate) fn without_miner(stored: &Job) -> Outcome {
-    let mut real = stored.attempts.iter().rev().filter(|tried| !was_busy(tried));
-    let before = real.find_map(|tried| tried.machine.outcome().cloned());
-    before.unwrap_or_else(|| {
+    last_failure(&earlier_attempts(&stored.attempts)).unwrap_or_else(|| {
         if stored.called_off {
             return Outcome::cancelled(JobStage::ExecutorStartup, CALLED_OFF);
         }

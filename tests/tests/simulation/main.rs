@@ -15,6 +15,7 @@
 
 mod attempts;
 mod choosing;
+mod documents;
 mod executor;
 mod executor_link;
 mod facilitator;
@@ -26,7 +27,6 @@ mod miner;
 mod miner_effects;
 mod network;
 mod outbox;
-mod papers;
 mod queue_model;
 mod validator;
 mod waiting;

@@ -69,7 +69,7 @@ impl Outbox {
 impl World {
     /// Sends the updates for which there is room on the connection to the facilitator. Something may have been added.
     pub(crate) fn report_next(&mut self) {
-        let Some((line, mut window)) = self.validator.door.take() else {
+        let Some((line, mut window)) = self.validator.facilitator_line.take() else {
             return;
         };
         window.note_write();
@@ -86,12 +86,12 @@ impl World {
                 self.send(line, 0, Frame::Status(Box::new(update)));
             }
         }
-        self.validator.door = Some((line, window));
+        self.validator.facilitator_line = Some((line, window));
     }
 
     /// The facilitator answered the oldest update that it has not answered.
     pub(crate) fn update_answered(&mut self) {
-        let Some((_, window)) = &mut self.validator.door else {
+        let Some((_, window)) = &mut self.validator.facilitator_line else {
             return;
         };
         let sequence = window.answered();

@@ -19,13 +19,13 @@ use muster_routing::admission::{
 };
 
 use crate::choosing::CALLED_OFF;
+use crate::documents::{deliver, user_request};
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
 use crate::miner::{miner_key, validator_key};
 use crate::network::Line;
 use crate::outbox::Outbox;
-use crate::papers::{deliver, user_request};
-use crate::waiting::WaitingLines;
+use crate::waiting::QueueMemory;
 use crate::world::{Frame, Happening, Node, World};
 
 /// How long a lost connection to a miner may stay lost.
@@ -112,11 +112,11 @@ pub(crate) struct Validator {
     pub(crate) jobs: BTreeMap<JobId, Job>,
     /// The last turn of each account, as the store has it.
     pub(crate) turns: BTreeMap<QueueAccount, QueueTicket>,
-    pub(crate) lines: WaitingLines,
+    pub(crate) queue: QueueMemory,
     pub(crate) outbox: Outbox,
     pub(crate) links: BTreeMap<AttemptId, Link>,
     /// The connection to the facilitator, and the updates on their way over it.
-    pub(crate) door: Option<(Line, UpdateWindow)>,
+    pub(crate) facilitator_line: Option<(Line, UpdateWindow)>,
 }
 
 impl Validator {
@@ -124,11 +124,11 @@ impl Validator {
         self.up = false;
         self.life += 1;
         self.links.clear();
-        self.lines = WaitingLines::default();
+        self.queue = QueueMemory::default();
         for tried in self.jobs.values_mut().flat_map(|job| &mut job.attempts) {
             tried.machine = tried.stored.clone();
         }
-        self.door = None;
+        self.facilitator_line = None;
     }
 
     pub(crate) fn find(&self, attempt: AttemptId) -> Option<(JobId, usize)> {
@@ -231,7 +231,7 @@ impl World {
                     UpdateWindow::OTHERS
                 };
                 let line = self.connect(Node::Validator, Node::Facilitator);
-                self.validator.door = line.map(|line| (line, UpdateWindow::new(most)));
+                self.validator.facilitator_line = line.map(|line| (line, UpdateWindow::new(most)));
                 match line {
                     Some(_) => self.report_next(),
                     None => self.validator_dials(Call::Facilitator, 3000),
@@ -303,11 +303,11 @@ impl World {
     pub(crate) fn validator_loses(&mut self, line: Line) {
         if self
             .validator
-            .door
+            .facilitator_line
             .as_ref()
-            .is_some_and(|(door, _)| *door == line)
+            .is_some_and(|(open, _)| *open == line)
         {
-            self.validator.door = None;
+            self.validator.facilitator_line = None;
             return self.validator_dials(Call::Facilitator, 3000);
         }
         let attempt = self

@@ -1,19 +1,24 @@
-//! The simulated validator's queue: the real queue and the real routing over rows of the store.
+//! The simulated validator's queue: the real lines, with the dispatcher's decisions, and the real routing over rows of
+//! the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use muster_job_queue::{JobQueue, QueueAccount, QueueFull, QueueLimits, QueueTicket, WaitingJob};
+use muster_job_queue::{
+    LeftJob, LineStep, QueueAccount, QueueFull, QueueLimits, QueueTicket, WaitingJob, WaitingLines,
+};
 use muster_protocol::job::{Outcome, Priority};
 use muster_protocol::status::JobRejectionReason;
 use muster_protocol::{JobId, JobStatus, MinerKey, Timestamp};
-use muster_routing::availability::{Availability, availability};
+use muster_routing::Route;
+use muster_routing::availability::may_ask_others;
+use muster_routing::earlier_attempts::tried_miners;
 
-use crate::choosing::{miners_of, rejected, was_busy, without_miner};
+use crate::choosing::{earlier_attempts, miners_of, rejected, without_miner};
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
-use crate::miner::CLASS;
-use crate::validator::{Job, Tried};
+use crate::miner::{CLASS, miner_key};
+use crate::validator::Job;
 use crate::world::{Happening, Node, World};
 
 /// The most jobs that wait, so low that schedules reach it.
@@ -37,18 +42,18 @@ pub(crate) struct WaitTerms {
 
 /// The part of the queue that dies with the process.
 #[derive(Debug)]
-pub(crate) struct WaitingLines {
-    pub(crate) queue: JobQueue,
+pub(crate) struct QueueMemory {
+    pub(crate) lines: WaitingLines,
     /// The miners that said that they are busy, and until when that counts.
     pub(crate) full: BTreeMap<usize, Timestamp>,
     /// When the process started.
     since: Option<Timestamp>,
 }
 
-impl Default for WaitingLines {
+impl Default for QueueMemory {
     fn default() -> Self {
         Self {
-            queue: JobQueue::new(LIMITS),
+            lines: WaitingLines::new(LIMITS),
             full: BTreeMap::new(),
             since: None,
         }
@@ -70,7 +75,7 @@ impl World {
         let terms = self.terms_of(job);
         let mut stored = Job::new(self.now, self.now.plus(terms.patience));
         let overtakes = self.mutated(Mutation::ValidatorStartsNewcomersFirst);
-        let may_start = self.validator.lines.queue.is_free_for_all(CLASS) || overtakes;
+        let may_start = self.validator.queue.lines.queue.is_free_for_all(CLASS) || overtakes;
         let miner = self
             .route(job, BTreeSet::new())
             .filter(|_| self.chain && may_start);
@@ -89,7 +94,7 @@ impl World {
             return;
         }
         let has_room = self.ledger.queue.has_room(&terms.account, LIMITS);
-        let reserved = self.validator.lines.queue.reserve(CLASS, &terms.account);
+        let reserved = self.validator.queue.lines.queue.reserve(CLASS, &terms.account);
         if reserved.is_ok() != has_room {
             let how = format!("job {job} may wait: {has_room}, and the queue says {reserved:?}");
             self.violate(Invariant::QueueBound, how);
@@ -102,9 +107,9 @@ impl World {
                 self.validator.outbox.add(job, JobStatus::Received);
                 self.ledger.queue.arrive(&waiting);
                 if !self.may_die_here(Node::Validator) {
-                    self.validator.lines.queue.add_reserved(waiting);
+                    let arrival = self.validator.queue.lines.add_reserved(waiting, false);
                     self.report_next();
-                    self.wake_dispatcher();
+                    self.wake_dispatcher(arrival.wakes);
                 }
             }
             Err(full) => {
@@ -121,25 +126,25 @@ impl World {
         let Some(stored) = self.validator.jobs.get(&job) else {
             return false;
         };
-        let found = self.route_all(job, tried(stored));
+        let tried = tried(stored);
         let is_over = stored.deadline <= self.now;
         if is_over {
             // Its miner was busy, and its time passed meanwhile.
             self.ledger.turned_away.insert(job);
             return false;
         }
-        if matches!(availability(&found), Availability::Never) {
+        if !may_ask_others(self.route_need(), &tried) {
             return false;
         }
-        let ticket = self.validator.lines.queue.draw();
+        let ticket = self.validator.queue.lines.queue.draw();
         let waiting = place_of(job, stored, self.terms_of(job), ticket);
         if let Some(stored) = self.validator.jobs.get_mut(&job) {
             stored.waits = Some(waiting.clone());
         }
         self.ledger.queue.arrive(&waiting);
         if !self.may_die_here(Node::Validator) {
-            self.validator.lines.queue.restore(waiting);
-            self.wake_dispatcher();
+            self.validator.queue.lines.add_again(waiting, tried, false);
+            self.wake_dispatcher(true);
         }
         true
     }
@@ -153,28 +158,35 @@ impl World {
             },
             Some(_) | None => LIMITS,
         };
-        self.validator.lines = WaitingLines {
-            queue: JobQueue::new(limits),
+        self.validator.queue = QueueMemory {
+            lines: WaitingLines::new(limits),
             since: Some(self.now),
-            ..WaitingLines::default()
+            ..QueueMemory::default()
         };
         if self.mutated(Mutation::ValidatorForgetsQueue) {
             return;
         }
         let rows = self.validator.jobs.iter();
         let rows: Vec<_> = rows
-            .filter_map(|(job, stored)| Some((*job, stored.waits.clone()?)))
+            .filter_map(|(job, stored)| {
+                let tried = (!stored.attempts.is_empty()).then(|| tried(stored));
+                Some((*job, stored.waits.clone()?, tried))
+            })
             .collect();
         let mut called_off = Vec::new();
-        for (job, waiting) in rows {
+        for (job, waiting, tried) in rows {
             if self.is_called_off(job) {
                 called_off.push(job);
             } else {
-                self.validator.lines.queue.restore(waiting);
+                self.validator.queue.lines.restore(waiting, tried);
             }
         }
         for (account, turn) in self.validator.turns.clone() {
-            self.validator.lines.queue.restore_turn(CLASS, &account, turn);
+            self.validator
+                .queue
+                .lines
+                .queue
+                .restore_turn(CLASS, &account, turn);
         }
         let life = self.validator.life;
         for job in called_off {
@@ -185,6 +197,7 @@ impl World {
         }
         let order: Vec<_> = self
             .validator
+            .queue
             .lines
             .queue
             .in_order(CLASS.into())
@@ -195,51 +208,84 @@ impl World {
             let how = format!("the restored order is {order:?}, and it was {expected:?}");
             self.violate(Invariant::QueueOrder, how);
         }
-        self.wake_dispatcher();
+        if !self.validator.queue.lines.queue.is_empty() {
+            self.wake_dispatcher(true);
+        }
     }
 
-    /// Something happened that may make room.
-    pub(crate) fn wake_dispatcher(&mut self) {
-        if !self.validator.lines.queue.is_empty() {
-            let (span, life) = (self.dice.millis(0, 20), self.validator.life);
+    /// An attempt has given back its executor.
+    pub(crate) fn note_room(&mut self) {
+        if self.validator.queue.lines.note_room() {
+            self.wake_dispatcher(true);
+        }
+    }
+
+    /// Draws when the dispatcher would look, so that its decisions change no later draw, and wakes it if it must look.
+    fn wake_dispatcher(&mut self, wakes: bool) {
+        let (span, life) = (self.dice.millis(0, 20), self.validator.life);
+        if wakes {
             self.after(span, Happening::Dispatch(life));
         }
+    }
+
+    /// The route of a job that no miner was asked for yet.
+    fn route_need(&self) -> Route {
+        self.route_all(JobId::from_uuid(uuid::Uuid::nil()), BTreeSet::new())
     }
 
     /// Starts every waiting job for which there is room, and then ends those that have waited too long.
     pub(crate) fn dispatch(&mut self) {
         let life = self.validator.life;
-        while self.chain {
-            let free = miners_of(&self.route_all(JobId::from_uuid(uuid::Uuid::nil()), BTreeSet::new()));
-            let Some((job, miner)) = self.first_startable(&free) else {
+        while self.chain && self.validator.queue.lines.queue.waiting_for(CLASS) > 0 {
+            let found = self.route_need();
+            let job = match self.validator.queue.lines.next_step(CLASS.into(), &found, None) {
+                LineStep::Start(job) => self.first_of_all(&found).unwrap_or(job),
+                LineStep::Block(reasons) => {
+                    self.validator
+                        .queue
+                        .lines
+                        .block(CLASS.into(), reasons, self.traits.believed);
+                    break;
+                }
+                // Both miners show the class, and no image is private.
+                LineStep::PassOver { .. } | LineStep::Refuse | LineStep::RefusePrivate => break,
+            };
+            let stored = self.validator.jobs.get(&job);
+            let Some(miner) = stored.and_then(|stored| self.route(job, tried(stored))) else {
+                let lines = &mut self.validator.queue.lines;
+                if lines.pass_over(job, CLASS.into(), false, &found.candidates) {
+                    continue;
+                }
                 break;
             };
-            self.start_waiting(job, miner, &free);
+            self.start_waiting(job, miner, &miners_of(&found));
             if self.life(Node::Validator) != Some(life) {
                 return;
             }
         }
         if !self.mutated(Mutation::ValidatorNeverExpires) {
-            for expired in self.validator.lines.queue.expire(self.now) {
-                self.ledger.turned_away.insert(expired.job);
-                self.end_waiting(expired.job);
+            for LeftJob { waiting, .. } in self.validator.queue.lines.expire(self.now) {
+                self.ledger.turned_away.insert(waiting.job);
+                self.end_waiting(waiting.job);
                 if self.life(Node::Validator) != Some(life) {
                     return;
                 }
             }
         }
-        let lines = &self.validator.lines;
-        if lines.queue.is_empty() {
+        let memory = &self.validator.queue;
+        if memory.lines.queue.is_empty() {
             return;
         }
-        let full = lines
+        // In place of the chain's blocks, at which the real dispatcher looks too.
+        let full = memory
             .full
             .values()
             .filter(|until| **until > self.now)
             .min()
             .copied();
         let chain = (!self.chain).then(|| self.now.plus(Duration::from_secs(1)));
-        let deadline = lines
+        let deadline = memory
+            .lines
             .queue
             .next_deadline()
             .filter(|deadline| *deadline > self.now);
@@ -248,41 +294,36 @@ impl World {
         }
     }
 
-    /// The first waiting job that one of the free miners may run, and the miner that suits it best.
-    fn first_startable(&self, free: &[usize]) -> Option<(JobId, usize)> {
-        if free.is_empty() {
+    /// The first job of the line that one of these miners may run, whatever the accounts' turns: the broken rule.
+    fn first_of_all(&self, found: &Route) -> Option<JobId> {
+        if !self.mutated(Mutation::ValidatorWaitsForTheFirst) {
             return None;
         }
-        let miner_of = |job: JobId| {
-            let stored = self.validator.jobs.get(&job)?;
-            self.route(job, tried(stored))
+        let may_run = |job: &JobId| {
+            let tried = self.validator.jobs.get(job).map(tried).unwrap_or_default();
+            let mut candidates = found.candidates.iter();
+            candidates.any(|candidate| !tried.contains(&candidate.miner))
         };
-        let queue = &self.validator.lines.queue;
-        let job = if self.mutated(Mutation::ValidatorWaitsForTheFirst) {
-            queue
-                .in_order(CLASS.into())
-                .find(|waiting| miner_of(waiting.job).is_some())
-        } else {
-            queue.first_where(CLASS, |waiting| miner_of(waiting.job).is_some())
-        }?;
-        Some((job.job, miner_of(job.job)?))
+        let mut jobs = self.validator.queue.lines.queue.in_order(CLASS.into());
+        jobs.find(|waiting| may_run(&waiting.job))
+            .map(|waiting| waiting.job)
     }
 
     fn start_waiting(&mut self, job: JobId, miner: usize, free: &[usize]) {
-        let Some((waiting, turn)) = self.validator.lines.queue.take(job) else {
+        let Some((waiting, turn)) = self.validator.queue.lines.start(job) else {
             return;
         };
         let jobs = &self.validator.jobs;
         let may_pass = |passed: JobId| {
-            let tried = jobs.get(&passed).map(tried_indices).unwrap_or_default();
-            free.iter().all(|miner| tried.contains(miner))
+            let tried = jobs.get(&passed).map(tried).unwrap_or_default();
+            free.iter().all(|miner| tried.contains(&miner_key(*miner)))
         };
         if let Err((broken, how)) = self.ledger.queue.start(job, turn, may_pass) {
             self.violate(broken, how);
         }
         let latest = waiting
             .deadline
-            .max(self.validator.lines.since.unwrap_or(self.now));
+            .max(self.validator.queue.since.unwrap_or(self.now));
         if self.now > latest.plus(GRACE) {
             let how = format!(
                 "job {job} starts {:?} after its time",
@@ -316,7 +357,7 @@ impl World {
 
     /// Ends a waiting job that gets no further attempt: its row goes with the same write.
     pub(crate) fn end_waiting(&mut self, job: JobId) {
-        self.validator.lines.queue.remove(job);
+        self.validator.queue.lines.remove(job);
         let Some(stored) = self.validator.jobs.get_mut(&job) else {
             return;
         };
@@ -339,15 +380,8 @@ fn place_of(job: JobId, stored: &Job, terms: WaitTerms, ticket: QueueTicket) -> 
     }
 }
 
-/// The miners that have had their attempt at a job: all but those that only said that they were busy.
-fn tried_indices(stored: &Job) -> BTreeSet<usize> {
-    let real = stored.attempts.iter().filter(|tried| !was_busy(tried));
-    real.map(|tried| tried.miner).collect()
-}
-
 fn tried(stored: &Job) -> BTreeSet<MinerKey> {
-    let real = stored.attempts.iter().filter(|tried| !was_busy(tried));
-    real.map(Tried::miner_key).collect()
+    tried_miners(&earlier_attempts(&stored.attempts), false)
 }
 
 fn refused(full: QueueFull) -> Outcome {

@@ -70,7 +70,7 @@ pub enum LineStep {
 }
 
 impl WaitingLines {
-    /// Empty lines.
+    /// The lines of a validator in which at most `limits` jobs wait.
     pub fn new(limits: QueueLimits) -> Self {
         Self {
             queue: JobQueue::new(limits),
@@ -295,5 +295,164 @@ fn end_of_wait(found: &Route) -> Option<Timestamp> {
     match availability(found) {
         Availability::Later(reasons) => reasons.until,
         Availability::Now(_) | Availability::Never => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::job::Priority;
+    use muster_protocol::{ExecutorClass, Hotkey};
+    use muster_routing::{ExcludedMiner, Exclusion, RouteCost};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::QueueAccount;
+
+    const LINE: ExecutorLine = ExecutorLine {
+        class: ExecutorClass::AlwaysOnTest,
+        on_trusted_miner: false,
+    };
+
+    fn job(number: u128) -> JobId {
+        JobId::from_uuid(Uuid::from_u128(number))
+    }
+
+    fn miner(seed: u8) -> MinerKey {
+        MinerKey(Hotkey::from_bytes([seed; 32]))
+    }
+
+    /// A route that leaves these miners.
+    fn free(miners: &[u8]) -> Route {
+        let candidates = miners.iter().map(|seed| Candidate {
+            uid: u16::from(*seed),
+            miner: miner(*seed),
+            address: ([127, 0, 0, 1], 8_000).into(),
+            cost: RouteCost::default(),
+        });
+        Route {
+            candidates: candidates.collect(),
+            ..Route::default()
+        }
+    }
+
+    /// A route whose only miner is full until this second.
+    fn full(until: i64) -> Route {
+        Route {
+            excluded: vec![ExcludedMiner {
+                uid: 1,
+                miner: miner(1),
+                reason: Exclusion::FullLately,
+                until: Some(Timestamp::from_secs(until)),
+            }],
+            ..Route::default()
+        }
+    }
+
+    fn lines() -> WaitingLines {
+        WaitingLines::new(QueueLimits {
+            jobs: 10,
+            per_account: 10,
+        })
+    }
+
+    /// Lets a new job wait until second 99 and as many more as its number.
+    fn arrive(lines: &mut WaitingLines, number: u128, private_image: bool) -> QueueArrival {
+        let account = QueueAccount::new("alice");
+        let ticket = lines.queue.reserve(LINE, &account).unwrap();
+        let waiting = WaitingJob {
+            job: job(number),
+            account,
+            line: LINE,
+            priority: Priority::default(),
+            ticket,
+            since: Timestamp::from_secs(1),
+            deadline: Timestamp::from_secs(99 + i64::try_from(number).unwrap()),
+        };
+        lines.add_reserved(waiting, private_image)
+    }
+
+    /// Blocks the line as the dispatcher does.
+    fn block(lines: &mut WaitingLines, route: &Route) -> Vec<JobId> {
+        match lines.next_step(LINE, route, None) {
+            LineStep::Block(reasons) => lines.block(LINE, reasons, 3),
+            step @ (LineStep::Start(_)
+            | LineStep::PassOver { .. }
+            | LineStep::Refuse
+            | LineStep::RefusePrivate) => panic!("{step:?}"),
+        }
+    }
+
+    #[test]
+    fn a_job_that_arrives_in_a_blocked_line_wakes_nobody_until_there_is_room() {
+        let mut lines = lines();
+        assert!(!lines.note_room(), "nobody waits");
+        assert!(arrive(&mut lines, 1, false).wakes);
+        assert_eq!(block(&mut lines, &full(9)), [job(1)]);
+        assert_eq!(lines.executors(LINE), 3);
+        assert!(lines.why(LINE).is_some());
+        let arrival = arrive(&mut lines, 2, false);
+        assert!(arrival.is_blocked && !arrival.wakes, "{arrival:?}");
+        let private = arrive(&mut lines, 3, true);
+        assert!(private.wakes && !private.is_blocked, "{private:?}");
+        assert!(lines.note_room());
+        assert_eq!(lines.why(LINE), None);
+        assert_eq!(lines.next_step(LINE, &free(&[1]), None), LineStep::Start(job(1)));
+    }
+
+    #[test]
+    fn a_job_is_passed_over_on_miners_that_have_tried_it() {
+        let mut lines = lines();
+        arrive(&mut lines, 1, false);
+        let (waiting, _) = lines.start(job(1)).unwrap();
+        lines.add_again(waiting, [miner(1)].into(), false);
+        arrive(&mut lines, 2, false);
+        assert_eq!(lines.next_step(LINE, &free(&[1]), None), LineStep::Start(job(2)));
+        assert_eq!(
+            lines.next_step(LINE, &free(&[1, 2]), None),
+            LineStep::Start(job(1))
+        );
+        assert!(lines.pass_over(job(1), LINE, false, &free(&[2]).candidates));
+        assert!(!lines.pass_over(job(2), LINE, false, &free(&[2]).candidates));
+        lines.start(job(2)).unwrap();
+        let passed = LineStep::PassOver {
+            arrived: vec![job(1), job(2)],
+            again: None,
+        };
+        assert_eq!(lines.next_step(LINE, &free(&[1, 2]), None), passed);
+        let left = lines.remove(job(1)).unwrap();
+        assert!(left.has_attempts);
+    }
+
+    #[test]
+    fn private_images_wait_for_takers_and_are_refused_without_any() {
+        let mut lines = lines();
+        arrive(&mut lines, 1, true);
+        arrive(&mut lines, 2, false);
+        assert!(lines.needs_private_images(LINE));
+        let found = free(&[1]);
+        assert_eq!(
+            lines.next_step(LINE, &found, Some(&full(9))),
+            LineStep::Start(job(2))
+        );
+        assert_eq!(
+            lines.next_step(LINE, &found, Some(&Route::default())),
+            LineStep::RefusePrivate
+        );
+        let refused = lines.remove_unexamined(LINE, true);
+        assert_eq!(refused.len(), 1);
+        assert_eq!(lines.next_step(LINE, &found, None), LineStep::Start(job(2)));
+        assert_eq!(lines.next_step(LINE, &Route::default(), None), LineStep::Refuse);
+        assert_eq!(lines.remove_unexamined(LINE, false).len(), 1);
+        assert!(lines.queue.is_empty());
+    }
+
+    #[test]
+    fn a_job_that_waited_too_long_leaves() {
+        let mut lines = lines();
+        arrive(&mut lines, 1, false);
+        assert_eq!(lines.expire(Timestamp::from_secs(99)), []);
+        let left = lines.expire(Timestamp::from_secs(100));
+        assert_eq!(left.len(), 1);
+        assert!(left.iter().all(|left| !left.has_attempts));
     }
 }

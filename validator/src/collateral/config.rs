@@ -209,7 +209,7 @@ fn may_be_asked(url: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn told(config: &CollateralConfig) -> String {
+    fn faults_of(config: &CollateralConfig) -> String {
         let problems = config
             .problems()
             .into_iter()
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn nothing_is_required_without_a_source() {
         let config = CollateralConfig::default();
-        assert_eq!((told(&config), config.rule()), (String::new(), None));
+        assert_eq!((faults_of(&config), config.rule()), (String::new(), None));
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
             contract: Some("0x12".to_owned()),
             ..CollateralConfig::default()
         };
-        let all = told(&config);
+        let all = faults_of(&config);
         assert!(
             all.contains("rpc_urls") && all.contains("collateral.contract"),
             "{all}"
@@ -241,13 +241,13 @@ mod tests {
             max_age_s: 60,
             ..CollateralConfig::default()
         };
-        let all = told(&config);
+        let all = faults_of(&config);
         for key in ["ledger.account", "required_rao", "max_age_s"] {
             assert!(all.contains(key), "{key} in {all}");
         }
         let key = Some(Hotkey::from_bytes([1; 32]));
         (config.ledger.account, config.ledger.slashed_to) = (key, key);
-        assert!(told(&config).contains("another account"));
+        assert!(faults_of(&config).contains("another account"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub(crate) struct SlashRequest {
     /// The order itself.
     #[serde(flatten)]
     pub order: SlashOrder,
-    /// Whether to tell only what would happen.
+    /// Whether only to report what would happen.
     #[serde(default)]
     pub preview: bool,
 }

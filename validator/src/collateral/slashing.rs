@@ -75,8 +75,8 @@ impl From<CollateralError> for SlashRefusal {
 }
 
 impl CollateralView {
-    /// Carries the operator's order out, or tells its effect if only that is asked for. `metagraph` is the subnet as it
-    /// was last read.
+    /// Carries the operator's order out, or reports its effect if only that is asked for. `metagraph` is the subnet as
+    /// it was last read.
     ///
     /// # Errors
     /// The order is refused, or its end is not known: the same order again carries it on.

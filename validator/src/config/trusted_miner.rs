@@ -41,7 +41,7 @@ impl TrustedMinerConfig {
     }
 
     /// The certificate by which this validator knows a miner's port; `None` if it is dialled without TLS. The chain
-    /// tells it, but for a trusted miner that this section pins.
+    /// has it, but for a trusted miner that this section pins.
     pub fn certificate_of(&self, miner: MinerKey, chain: Option<&Metagraph>) -> Option<Digest> {
         let pinned = self.certificate.filter(|_| self.is(miner.0));
         pinned.or_else(|| chain?.certificate_of(&miner.0))

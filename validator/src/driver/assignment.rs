@@ -51,7 +51,8 @@ pub(super) struct MinerChooser {
 }
 
 impl MinerChooser {
-    /// Assigns a miner to a new job without waiting: `None` if the metagraph at hand is too old or names no miner for it.
+    /// Assigns a miner to a new job without waiting: `None` if the metagraph at hand is too old or names no miner for
+    /// it.
     ///
     /// The ledger counts the attempt from here on, so the job must be driven or the attempt withdrawn.
     pub(super) fn assign_at_once(&self, request: &UserJobRequest) -> Option<NewAttempt> {
@@ -79,8 +80,8 @@ impl MinerChooser {
         Some(Box::new(new_attempt(state, request, earlier, chosen?, decision)))
     }
 
-    /// Assigns a miner to a job that does not wait in the queue, and stores the attempt. While the chain has not answered
-    /// since the start no miner is known, and the job waits for it, for `chain.wait_s` at most.
+    /// Assigns a miner to a job that does not wait in the queue, and stores the attempt. While the chain has not
+    /// answered since the start no miner is known, and the job waits for it, for `chain.wait_s` at most.
     pub(super) async fn assign(
         &self,
         request: &UserJobRequest,
@@ -116,8 +117,8 @@ impl MinerChooser {
         );
         let mut used = Arc::clone(&metagraph);
         let (mut found, mut chosen) = self.choose(pool, &requirements, &metagraph, &policy);
-        // A miner may have announced itself since the metagraph was read, so look at a newer one before turning the user
-        // away.
+        // A miner may have announced itself since the metagraph was read, so look at a newer one before turning the
+        // user away.
         if chosen.is_none()
             && let Some(newer) = state.subnet.read_newer_than(&metagraph).await
         {
@@ -214,7 +215,7 @@ impl MinerChooser {
         let now = self.state.clock.now();
         let is_pinned = self.own_jobs.pinned_miner(requirements.job).is_some();
         let mut ledger = self.records.ledger();
-        // A pinned miner is asked whatever its record says: if it has nothing free, it has to show why.
+        // A pinned miner is asked whatever its record: if it has nothing free, it has to show why.
         let recorded = subjects.iter().map(|subject| subject.miner);
         let recorded = recorded.filter(|_| !is_pinned);
         let mut stats = ledger.stats(recorded, &images_and_inputs, now);

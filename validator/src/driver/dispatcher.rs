@@ -1,5 +1,5 @@
-//! The dispatcher: starts the drivers of waiting jobs, in order, as far as there is room. [`WaitingLines`] decides, here
-//! and in the simulation of whole clusters.
+//! The dispatcher: starts the drivers of waiting jobs, in order, as far as there is room. [`WaitingLines`] decides,
+//! here and in the simulation of whole clusters.
 //!
 //! [`WaitingLines`]: muster_job_queue::WaitingLines
 
@@ -24,7 +24,7 @@ fn earliest(times: impl IntoIterator<Item = Option<Timestamp>>) -> Option<Timest
     times.into_iter().flatten().min()
 }
 
-/// What became of a job that was found startable.
+/// The fate of a job that was found startable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobStart {
     /// It started, or left the queue, or more is known of it, so that the next job may be looked at.
@@ -193,7 +193,7 @@ impl QueueDispatcher {
         Ok(newer)
     }
 
-    /// Starts a job that was found startable. Returns what became of it.
+    /// Starts a job that was found startable. Returns its fate.
     async fn start(&self, job: JobId, found: &Route, metagraph: &Metagraph) -> Result<JobStart, StoreError> {
         match self.queue.state.store.job(job).await? {
             Some(stored) if stored.closed_at.is_none() => {

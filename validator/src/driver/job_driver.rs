@@ -26,7 +26,7 @@ use super::attempt_runner::{AttemptEnd, AttemptRunner};
 use super::checkpoint_record::{CheckpointRecord, earlier_attempts};
 use super::queue::{QueueKeeper, ReturningJob};
 use super::running_jobs::CancelSignal;
-use crate::metrics::{count_attempt, count_job};
+use crate::outcome_counts::{count_attempt, count_job};
 use crate::store::{NewAttempt, StoredAttempt, ended_attempts};
 
 /// Drives jobs to their ends, each in a task of its own.

@@ -77,7 +77,7 @@ fn subnet_neurons(
         .collect()
 }
 
-/// A neuron without bounds. Grading leases what a miner says that it has, pays nothing, and asks for no deposit.
+/// A neuron without bounds. Grading leases what a miner claims, pays nothing, and asks for no deposit.
 fn free_neuron(neuron: &Neuron) -> RoutableNeuron {
     RoutableNeuron {
         uid: neuron.uid.0,

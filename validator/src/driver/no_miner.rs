@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::executor_need::ExecutorNeed;
 
-/// The outcome of a job that no miner may be asked for. It says what would fit.
+/// The outcome of a job that no miner may be asked for. It names what would fit.
 ///
 /// `offered` are the offers of the miners that the job waits for, `keeps_trusted` whether this validator keeps a
 /// trusted miner.

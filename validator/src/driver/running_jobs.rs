@@ -7,7 +7,7 @@ use muster_protocol::JobId;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The jobs that have a driver, each with the channel that tells its driver of a cancellation.
+/// The jobs that have a driver, each with the channel that carries a cancellation to its driver.
 #[derive(Debug, Default)]
 pub(crate) struct RunningJobs(Mutex<HashMap<JobId, watch::Sender<Option<String>>>>);
 
@@ -35,7 +35,7 @@ impl RunningJobs {
         self.0.lock().contains_key(&job)
     }
 
-    /// Tells a job's driver, if there is one, that the job was called off.
+    /// Sends the cancellation of a job to its driver, if there is one.
     pub(crate) fn cancel(&self, job: JobId, reason: &str) {
         if let Some(driver) = self.0.lock().get(&job) {
             driver.send_replace(Some(reason.to_owned()));
@@ -43,7 +43,7 @@ impl RunningJobs {
     }
 }
 
-/// Tells the driver of one job that the job was called off. Unregisters the driver when it is dropped.
+/// Receives the cancellation of one job. Unregisters the driver when it is dropped.
 #[derive(Debug)]
 pub(crate) struct CancelSignal {
     jobs: Arc<RunningJobs>,

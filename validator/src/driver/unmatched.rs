@@ -47,9 +47,9 @@ pub(super) async fn answer(
             }
         }
         MessageMeaning::Machines(notice) => deps.records.claims.note_machines(miner, *notice),
-        // Specs say nothing without the class of their attempt.
+        // Specs are worth nothing without the class of their attempt.
         MessageMeaning::Specs(_) | MessageMeaning::Ignored => {}
-        // The attempt is over here; its executor goes on telling until it has ended there.
+        // The attempt is over here; its executor goes on reporting until it has ended there.
         MessageMeaning::Checkpoint(_) => {}
     }
     Ok(None)

@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::driver::{FirstAttempt, FirstStep, JobDrivers};
-use crate::metrics::count_job;
+use crate::outcome_counts::count_job;
 use crate::state::ValidatorState;
 use crate::store::JobAdmission;
 

@@ -1,4 +1,4 @@
-//! The whitelist: tells every miner of the subnet which images this validator runs in sealed sessions, so that
+//! The whitelist: sends every miner of the subnet the images that this validator runs in sealed sessions, so that
 //! executors have them before the first session is ordered.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,13 +21,13 @@ use crate::config::Config;
 use crate::driver::JobDrivers;
 use crate::state::ValidatorState;
 
-/// The time between two looks for miners that have not been told.
+/// The time between two looks for miners that have not received it.
 const ROUND: Duration = Duration::from_secs(30);
-/// After this time a miner is told again, since it forgets the whitelist when it restarts.
+/// After this time it is sent to a miner again, since a miner forgets it when it restarts.
 const REPEAT_AFTER: Duration = Duration::from_secs(3_600);
 /// After this time a miner that could not be reached is dialled again.
 const RETRY_AFTER: Duration = Duration::from_secs(120);
-/// Miners that are told at a time.
+/// Miners that it is sent to at a time.
 const MINERS_AT_ONCE: usize = 16;
 
 /// The frame that lists the images of this validator's sealed sessions: the graders, and the services behind its
@@ -46,8 +46,8 @@ pub(crate) fn whitelist_frame(config: &Config) -> Option<String> {
     Some(encode(&ToMiner::MusterWhitelist(whitelist_notice(all))))
 }
 
-/// Tells every miner of the subnet, now and again, until the validator stops. Every session with a miner begins with
-/// the whitelist, so opening a session is enough.
+/// Sends it to every miner of the subnet, now and again, until the validator stops. Every session with a miner begins
+/// with the whitelist, so opening a session is enough.
 pub(crate) async fn publish_whitelist(
     state: Arc<ValidatorState>,
     drivers: Arc<JobDrivers>,
@@ -78,12 +78,12 @@ async fn publish_rounds(state: &ValidatorState, drivers: &JobDrivers) {
             .into_iter()
             .filter(|miner| due_times.get(miner).is_none_or(|due| *due <= now))
             .collect();
-        let telling = due.into_iter().map(|(miner, address)| async move {
+        let sending = due.into_iter().map(|(miner, address)| async move {
             let reached = open_session(state, drivers, miner, address).await;
             let next = now.plus(if reached { REPEAT_AFTER } else { RETRY_AFTER });
             ((miner, address), next)
         });
-        let next_times: Vec<_> = stream::iter(telling)
+        let next_times: Vec<_> = stream::iter(sending)
             .buffer_unordered(MINERS_AT_ONCE)
             .collect()
             .await;

@@ -1,5 +1,5 @@
 //! The other validators of the subnet: where they serve their pages, and what they state about miners' capacity; and
-//! the door at which this validator serves its own.
+//! the router of this validator's own pages.
 //!
 //! A validator that serves pages states their address in its commitment on the chain. Its receipts are read there by
 //! [`ReceiptGatherer`](crate::receipt_gatherer::ReceiptGatherer), its statements by [`PeerValidators`],
@@ -7,7 +7,7 @@
 
 pub(crate) mod announcement;
 mod comparison;
-pub(crate) mod pages_door;
+pub(crate) mod pages_router;
 mod statements;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,28 +2,19 @@
 
 use futures_util::StreamExt;
 use muster_chain::weights_window::Window;
-use muster_chain::{BlockNumber, ChainError, Metagraph, WeightRules};
+use muster_chain::{BlockNumber, ChainError};
 use muster_process::backoff::{Backoff, random_jitter};
 use muster_process::error::Causes;
 use muster_store::StoreError;
 
 use super::burns::READ_EVERY;
+use super::chain_snapshot::ChainSnapshot;
 use super::epochs::restore_allowance;
 use super::{AdvanceError, BlockTimes, WeightSetter};
 use crate::Error;
 use crate::chain::Blocks;
 use crate::store::CycleState;
 use muster_subnet_view::cycle::{CycleAction, CycleProgress, next_action, span_to_score};
-
-/// The chain's state at one block, on which all decisions at that block rest.
-pub(super) struct ChainSnapshot {
-    pub(super) block: BlockNumber,
-    pub(super) metagraph: Metagraph,
-    pub(super) rules: WeightRules,
-    pub(super) window: Window,
-    /// The block at which the chain last took weights or a commit of this validator's.
-    pub(super) last_set: Option<BlockNumber>,
-}
 
 impl WeightSetter {
     /// Follows the chain until the validator stops.

@@ -26,7 +26,7 @@ impl WeightSetter {
         config.burn_account.filter(|_| config.burn_per_second > 0)
     }
 
-    /// Reads on the transfers to the burn account through block `head`. A chain that does not tell them is asked again
+    /// Reads on the transfers to the burn account through block `head`. A chain that does not show them is asked again
     /// at the next block, and no cycle is scored meanwhile.
     pub(super) async fn read_burns(&self, span: BlockSpan, head: BlockNumber) -> Result<(), StoreError> {
         let Some(account) = self.burn_account() else {

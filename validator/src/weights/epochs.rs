@@ -13,7 +13,7 @@ use muster_scoring::{
 };
 use muster_store::StoreError;
 
-use super::block_loop::ChainSnapshot;
+use super::chain_snapshot::ChainSnapshot;
 use super::{BlockTimes, WeightSetter};
 use crate::state::ValidatorState;
 use muster_subnet_view::cycle::{BlockSpan, span_to_score};

@@ -16,6 +16,7 @@
 mod block_loop;
 mod burns;
 mod capacity;
+mod chain_snapshot;
 mod contradictions;
 mod epochs;
 mod score_cycle;

@@ -15,13 +15,13 @@ use muster_scoring::{
 use muster_store::StoreError;
 
 use super::WeightSetter;
-use super::block_loop::ChainSnapshot;
 use super::capacity::settle_waiting;
+use super::chain_snapshot::ChainSnapshot;
 use crate::config::ScoringConfig;
 use crate::store::{CycleState, StoredCycle};
 use muster_subnet_view::cycle::BlockSpan;
 
-/// The duration of a block where the chain does not tell it, in milliseconds: Bittensor's.
+/// The duration of a block where the chain does not have it, in milliseconds: Bittensor's.
 const BLOCK_MS: u64 = 12_000;
 
 /// Excuses that are settled in one cycle; further ones wait for the next.
@@ -242,7 +242,7 @@ fn past_cycle(cycle: &StoredCycle) -> PastCycle {
     }
 }
 
-/// The weights that the chain has after a settled cycle; `None` if the cycle does not say.
+/// The weights that the chain has after a settled cycle; `None` if the cycle does not name any.
 fn standing_after(cycle: &StoredCycle) -> Option<Vec<StandingWeight>> {
     // The weights of its scores were never set if all their miners left before.
     let kept_all = cycle.state == CycleState::Kept && !cycle.scores.is_renewal();

@@ -15,7 +15,7 @@ use muster_scoring::{
 };
 use muster_store::StoreError;
 
-use super::block_loop::ChainSnapshot;
+use super::chain_snapshot::ChainSnapshot;
 use super::score_cycle::{scored_neurons, to_numbers, unburnable};
 use super::{AdvanceError, WeightSetter};
 use crate::store::{CycleState, StoredCycle};

@@ -80,8 +80,8 @@ impl Store {
     }
 
     /// Stores a job with its status `received` and its first attempt, if a miner was found at once. Stores nothing if
-    /// the job, its signature or an attempt with its id is known, or if such old signatures may have been forgotten. One
-    /// round trip to the database.
+    /// the job, its signature or an attempt with its id is known, or if such old signatures may have been forgotten.
+    /// One round trip to the database.
     ///
     /// # Errors
     /// The database fails.

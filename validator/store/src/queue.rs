@@ -28,8 +28,8 @@ pub struct StoredWaitingJob {
 const JOBS_PER_PAGE: i64 = 10_000;
 
 impl Store {
-    /// Stores a job with its status `received` and its place in the queue. Stores nothing if the job, its signature or an
-    /// attempt with its id is known. One round trip to the database.
+    /// Stores a job with its status `received` and its place in the queue. Stores nothing if the job, its signature or
+    /// an attempt with its id is known. One round trip to the database.
     ///
     /// # Errors
     /// The database fails.
@@ -207,26 +207,17 @@ fn read_waiting(row: &AnyRow) -> Result<StoredWaitingJob> {
 }
 
 impl Draft<'_> {
-    /// Adds a user's job with its signature and its status `received`. The job writes no row if its id is that of an
-    /// attempt, because its first attempt will bear the same id. The signature writes no row if it is known, or so old
-    /// that it may have been forgotten.
+    /// Adds a user's job with its signature and its status `received`. The signature writes no row if it is known, if it
+    /// is so old that it may have been forgotten, or if the job's id is that of an attempt, because the job's first
+    /// attempt will bear the same id.
     pub(super) fn put_user_job(&mut self, request: &UserJobRequest, frame: &str, now: Timestamp) {
-        self.script.add(
-            "INSERT INTO jobs (job_id, request, status, created_at) \
-             SELECT CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT) WHERE NOT EXISTS \
-             (SELECT 1 FROM attempts WHERE attempt_id = CAST($1 AS TEXT)) AND NOT EXISTS \
-             (SELECT 1 FROM receipts WHERE attempt_id = CAST($1 AS TEXT)) ON CONFLICT DO NOTHING",
-            [
-                request.uuid.to_string().into(),
-                frame.into(),
-                JobStatus::Received.as_str().into(),
-                now.micros().into(),
-            ],
-        );
+        self.put_job(request.uuid, frame, JobStatus::Received, now);
         self.script.add(
             "INSERT INTO signatures (signatory, timestamp_ns, job_id) \
              SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), CAST($3 AS TEXT) WHERE NOT EXISTS \
-             (SELECT 1 FROM horizons WHERE name = 'signatures' AND at > CAST($2 AS BIGINT)) ON CONFLICT DO NOTHING",
+             (SELECT 1 FROM horizons WHERE name = 'signatures' AND at > CAST($2 AS BIGINT)) AND NOT EXISTS \
+             (SELECT 1 FROM attempts WHERE attempt_id = CAST($3 AS TEXT)) AND NOT EXISTS \
+             (SELECT 1 FROM receipts WHERE attempt_id = CAST($3 AS TEXT)) ON CONFLICT DO NOTHING",
             [
                 request.signature.signatory.to_string().into(),
                 request.signature.timestamp_ns.into(),

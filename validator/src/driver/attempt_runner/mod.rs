@@ -29,7 +29,7 @@ use crate::driver::running_jobs::CancelSignal;
 use crate::store::StoredAttempt;
 
 /// How long the cancellation of an attempt of an earlier process waits for the miner.
-const CANCELLATION_HEARD: Duration = Duration::from_secs(30);
+const CANCELLATION_WAIT: Duration = Duration::from_secs(30);
 
 /// The result of running an attempt.
 pub(super) enum AttemptEnd {
@@ -55,7 +55,7 @@ pub(super) struct AttemptRunner<'a> {
     /// The user's reason for calling the job off, for the miner.
     cancel_reason: Option<String>,
     live_budget: LiveBudget,
-    /// The checkpoints of the job, and what the executor is told about them; `None` for a job without.
+    /// The checkpoints of the job, and the executor's order about them; `None` for a job without.
     checkpoints: Option<(CheckpointRecord, CheckpointOrder)>,
 }
 
@@ -116,11 +116,11 @@ impl<'a> AttemptRunner<'a> {
     /// Runs the attempt until it ends or the validator stops. If the user calls the job off, the attempt ends with
     /// that.
     ///
-    /// An attempt of an earlier process is called off once the miner is there to hear it, or after a bounded time: the
+    /// An attempt of an earlier process is called off once the miner is connected, or after a bounded time: the
     /// miner would keep its executor, and a machine that was provisioned for it.
     pub(super) async fn run(&mut self, cancel: &mut CancelSignal) -> Result<AttemptEnd, StoreError> {
         let resumed = self.connection.is_interrupted();
-        let heard_by = self.deps.state.clock.now().plus(CANCELLATION_HEARD);
+        let waits_until = self.deps.state.clock.now().plus(CANCELLATION_WAIT);
         if self.attempt.machine.outcome().is_none() {
             if self.connection.is_interrupted() {
                 self.apply(Event::Disconnected).await?;
@@ -138,16 +138,16 @@ impl<'a> AttemptRunner<'a> {
                 .due(&self.attempt.machine)
                 .unwrap_or(self.attempt.started_at);
             let too_late = self.deps.state.clock.sleep_until(due);
-            let is_unheard = resumed && !self.channel.is_up() && self.deps.state.clock.now() < heard_by;
+            let must_wait = resumed && !self.channel.is_up() && self.deps.state.clock.now() < waits_until;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(AttemptEnd::Stopped),
-                reason = cancel.wait(), if !is_unheard => {
+                reason = cancel.wait(), if !must_wait => {
                     self.cancel_reason = Some(reason.clone());
                     self.apply(Event::Cancelled(reason)).await?;
                 }
                 event = self.channel.next() => self.on_channel(event).await?,
-                () = self.deps.state.clock.sleep_until(heard_by), if is_unheard => {}
+                () = self.deps.state.clock.sleep_until(waits_until), if must_wait => {}
                 () = too_late => self.apply(Event::Tick).await?,
             }
         }

@@ -81,7 +81,7 @@ impl AttemptRunner<'_> {
         Ok(())
     }
 
-    /// Notes a change in the ledger and stores it. The ledger comes first: the user hears of the change as soon as it
+    /// Notes a change in the ledger and stores it. The ledger comes first: the user receives the change as soon as it
     /// is stored, and the user's next job must find the executor free. If the store fails, the process ends.
     async fn store_change(&mut self, change: &AttemptChange) -> Result<(), StoreError> {
         if let Some(outcome) = change.machine.outcome() {

@@ -1,4 +1,4 @@
-//! The decisions about recorded checkpoints: where attempts begin, and what their executors are told.
+//! The decisions about recorded checkpoints: where attempts begin, and the orders that their executors get.
 
 use std::time::Duration;
 
@@ -284,22 +284,6 @@ fn an_end_means_for_the_next_attempt_what_its_report_says() {
         fate(Event::Cancelled("enough".to_owned())),
         AttemptFate::UsersFault
     );
-}
-
-#[test]
-fn progress_gives_miners_that_failed_before_it_another_chance() {
-    let all: Vec<_> = [false, true, false, false]
-        .into_iter()
-        .zip(1..)
-        .map(|(has_checkpoint, ordinal)| StoredAttempt {
-            has_checkpoint,
-            ..attempt(ordinal, 0, 500, lost(None))
-        })
-        .collect();
-    let since = |attempts| since_progress(attempts).cloned().collect::<Vec<_>>();
-    assert_eq!(since(&all), all[1..]);
-    assert_eq!(since(&all[..1]), all[..1]);
-    assert_eq!(since(&[]), []);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::super::checkpoint_record::earlier_attempts;
 use super::super::executor_need::ExecutorNeed;
 use super::super::no_miner::{no_chain, no_miner};
 use super::keeper::QueueKeeper;
-use crate::metrics::count_job;
+use crate::outcome_counts::count_job;
 use crate::store::{StoredJob, ended_attempts};
 
 /// Jobs that are closed at a time, so that their writes share commits.

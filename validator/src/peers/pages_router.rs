@@ -1,6 +1,6 @@
-//! The door at which this validator serves its receipts, its statements of capacity with their evidence, the statements
-//! that it has read of others, its scoring snapshots, and its bundles of audit evidence. It is public: all of it is
-//! signed or content-addressed, and meant to be checked by others.
+//! The router of the pages by which this validator shows its receipts, its statements of capacity with their evidence,
+//! the statements that it has read of others, its scoring snapshots, and its bundles of audit evidence. They are
+//! public: all of it is signed or content-addressed, and meant to be checked by others.
 
 use std::sync::Arc;
 
