@@ -179,6 +179,7 @@ fn root() -> PathBuf {
 /// The tables from which a deletion takes rows.
 fn tables_of(deletion: &Deletion) -> Vec<&'static str> {
     match deletion {
+        Deletion::Aged { rows, .. } => vec![rows.table],
         Deletion::Rows { table, .. } => vec![*table],
         Deletion::Tree { table, parts, .. } => parts.iter().map(|(part, _)| *part).chain([*table]).collect(),
     }
