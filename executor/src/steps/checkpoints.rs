@@ -14,7 +14,7 @@ use muster_job_metrics::ProgramFollower;
 use muster_process::error::Causes;
 use muster_protocol::job::Fault;
 use muster_protocol::wire::checkpoints::{CheckpointNotice, CheckpointOrder};
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
 use muster_protocol::{HordeFailureReason, JobStage};
 
 use super::{PlacedJob, RequestedJob};
@@ -123,7 +123,7 @@ pub(crate) fn keep_checkpoints(
             followed.note_checkpoint(notice.number.into());
             let miner = miner.clone();
             async move {
-                let message = FromMiner::MusterCheckpoint(Box::new(notice));
+                let message = ExecutorToMiner::MusterCheckpoint(Box::new(notice));
                 miner.try_send(&message).await;
             }
             .boxed()
