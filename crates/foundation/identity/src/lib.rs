@@ -25,6 +25,6 @@ pub use receipt_signatures::{
     countersign, offer_receipt, verify_countersigned, verify_offered, verify_receipt, verify_receipts,
 };
 pub use sealed_credentials::{CredentialsSealError, open_credentials, seal_credentials};
-pub use signed::{Signed, Statement, Verified};
+pub use signed::Verified;
 pub use verify::{Party, SignatureClaim, VerifyError, verify, verify_batch};
 pub use vrf::{ProvenOutput, VrfInput, VrfTextError};

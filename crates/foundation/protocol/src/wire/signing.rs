@@ -156,14 +156,13 @@ fn timed_digest(timestamp_ns: i64, message: &str) -> [u8; 64] {
 /// A frame for a miner that begins with the `validator_signature` of compute-horde 0.0.27.
 ///
 /// `sign` gets the canonical bytes of the message without that field. A frame that is not an object is returned
-/// unchanged.
+/// unchanged, and nothing is signed.
 pub fn with_validator_signature(message: &ValidatorToMiner, sign: impl FnOnce(&[u8]) -> Signature) -> String {
     let frame = encode(message);
-    let Some(rest) = frame.strip_prefix('{') else {
+    let (Some(rest), Ok(object)) = (frame.strip_prefix('{'), serde_json::from_str(&frame)) else {
         return frame;
     };
-    let value = serde_json::from_str(&frame).unwrap_or_default();
-    let signature = sign(canonical::sorted_compact(&value).as_bytes());
+    let signature = sign(canonical::sorted_compact(&Value::Object(object)).as_bytes());
     format!(
         "{{\"{VALIDATOR_SIGNATURE}\":\"{}\",{rest}",
         signature.to_prefixed_hex()
