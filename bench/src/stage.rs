@@ -19,9 +19,10 @@ use muster_chain::{BlockNumber, ChainError, Metagraph, Netuid, Neuron, Uid, Weig
 use muster_identity::Keypair;
 use muster_process::Tasks;
 use muster_protocol::wire::facilitator::{Response as Answer, ToFacilitator, UserJobRequest};
-use muster_protocol::wire::miner::{DeclineJob, ExecutorManifest, FromMiner, ToMiner};
+use muster_protocol::wire::miner::{DeclineJob, ExecutorManifest};
 use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
 use muster_protocol::wire::signing::decode_from_validator;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, ExecutorClass, Hotkey, JobRejectionReason, Manifest};
 use muster_validator::chain::{Blocks, Chain};
@@ -121,27 +122,16 @@ impl DecliningMiner {
     async fn serve(self, mut socket: Socket) -> Result<()> {
         while let Some(frame) = socket.recv().await? {
             let came = now();
-            let answer = match decode_from_validator(&frame)?.message {
-                ToMiner::ValidatorAuthForMiner(_) => FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
+            let message = decode_from_validator(&frame)?.message;
+            let answer = if let ValidatorToMiner::V0InitialJobRequest(offer) = message {
+                self.decline(offer.job_uuid, came).await?
+            } else if let ValidatorToMiner::ValidatorAuthForMiner(_) = message {
+                MinerToValidator::V0ExecutorManifestRequest(ExecutorManifest {
                     manifest: Manifest::new([(CLASS, self.executors)]),
                     private_images: None,
-                }),
-                ToMiner::V0InitialJobRequest(offer) => self.decline(offer.job_uuid, came).await?,
-                ToMiner::V0MainHotkeyMessage(_)
-                | ToMiner::V0JobRequest(_)
-                | ToMiner::V0JobAcceptedReceiptRequest(_)
-                | ToMiner::V0JobFinishedReceiptRequest(_)
-                | ToMiner::GenericError(_)
-                | ToMiner::MusterCancelJob(_)
-                | ToMiner::MusterExecutorEnrolled(_)
-                | ToMiner::MusterSessionSealed(_)
-                | ToMiner::MusterWhitelist(_)
-                | ToMiner::MusterFetchImage(_)
-                | ToMiner::MusterLeaseHeld(_)
-                | ToMiner::MusterEndStored(_)
-                | ToMiner::MusterCheckpointKept(_)
-                | ToMiner::MusterDrain(_)
-                | ToMiner::MusterAudit(_) => continue,
+                })
+            } else {
+                continue;
             };
             socket.send(encode(&answer)).await?;
         }
@@ -149,7 +139,7 @@ impl DecliningMiner {
     }
 
     /// Declines with a reason that holds: a job of a busy miner would wait and come again.
-    async fn decline(&self, attempt: AttemptId, came: Instant) -> Result<FromMiner> {
+    async fn decline(&self, attempt: AttemptId, came: Instant) -> Result<MinerToValidator> {
         if let Some(answers) = &self.answers {
             answers.acquire().await?.forget();
         }
@@ -159,7 +149,7 @@ impl DecliningMiner {
             came,
             answered,
         })?;
-        Ok(FromMiner::V0DeclineJobRequest(DeclineJob {
+        Ok(MinerToValidator::V0DeclineJobRequest(DeclineJob {
             job_uuid: attempt,
             message: "a bench".to_owned(),
             reason: JobRejectionReason::ValidatorBlacklisted,

@@ -7,7 +7,8 @@ use muster_protocol::job::{
     CompletionReport, FailureContext, IMAGE_FETCH_KEY, MAX_LISTED_OUTPUTS, MAX_METRIC_NAME_BYTES,
     MAX_METRICS, MAX_OUTPUT_PATH_BYTES, PartialResult, RESUME_KEY,
 };
-use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
+use muster_protocol::wire::miner::{HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
 use muster_protocol::{AttemptId, JobTrace, ParticipantType};
 use muster_websocket::Limits;
 use serde_json::{Map, Value, json};
@@ -85,7 +86,7 @@ pub struct AttemptReport {
 
 impl AttemptReport {
     /// The last messages of the attempt, in order. An abandoned attempt has none.
-    pub fn messages(self, conclusion: &Conclusion) -> Vec<FromMiner> {
+    pub fn messages(self, conclusion: &Conclusion) -> Vec<ExecutorToMiner> {
         match conclusion {
             Conclusion::Finished => self.finished(),
             Conclusion::Failed(failure) => vec![self.failed(failure)],
@@ -93,10 +94,10 @@ impl AttemptReport {
         }
     }
 
-    fn finished(self) -> Vec<FromMiner> {
+    fn finished(self) -> Vec<ExecutorToMiner> {
         let job_uuid = self.attempt;
         let specs = self.specs.map(|specs| {
-            FromMiner::V0MachineSpecsRequest(MachineSpecs {
+            ExecutorToMiner::V0MachineSpecsRequest(MachineSpecs {
                 job_uuid,
                 specs: json!({"specs": specs}),
             })
@@ -113,7 +114,7 @@ impl AttemptReport {
             }
             stderr = shorten(&(stderr + &notice));
         }
-        let finished = FromMiner::V0JobFinishedRequest(JobFinished {
+        let finished = ExecutorToMiner::V0JobFinishedRequest(JobFinished {
             job_uuid,
             docker_process_stdout: self.printed.stdout,
             docker_process_stderr: stderr,
@@ -127,7 +128,7 @@ impl AttemptReport {
         specs.into_iter().chain([finished]).collect()
     }
 
-    fn failed(mut self, failure: &AttemptFailure) -> FromMiner {
+    fn failed(mut self, failure: &AttemptFailure) -> ExecutorToMiner {
         let printed = std::mem::take(&mut self.printed);
         let hint = Self::resume_hint(failure, &printed);
         let (shown, beside) = match failure.kind {
@@ -139,7 +140,7 @@ impl AttemptReport {
         let message = shorten_to(&failure.message, MAX_MESSAGE);
         let context = Some(self.context(failure, hint, beside));
         match failure.kind {
-            FailureKind::Job { reason, exit_code } => FromMiner::V0JobFailedRequest(JobFailed {
+            FailureKind::Job { reason, exit_code } => ExecutorToMiner::V0JobFailedRequest(JobFailed {
                 job_uuid,
                 message,
                 reason,
@@ -149,7 +150,7 @@ impl AttemptReport {
                 docker_process_stderr: Some(shown.stderr),
                 context,
             }),
-            FailureKind::Horde(reason) => FromMiner::V0HordeFailedRequest(HordeFailed {
+            FailureKind::Horde(reason) => ExecutorToMiner::V0HordeFailedRequest(HordeFailed {
                 job_uuid,
                 reported_by: ParticipantType::Executor,
                 message,
@@ -292,7 +293,7 @@ mod tests {
             .omitted
             .push("muster: artifact /a/b was not returned: too large".into());
         let messages = report.messages(&Conclusion::Finished);
-        let Some(FromMiner::V0JobFinishedRequest(finished)) = messages.last() else {
+        let Some(ExecutorToMiner::V0JobFinishedRequest(finished)) = messages.last() else {
             panic!("{messages:?}")
         };
         assert_eq!(
@@ -314,7 +315,7 @@ mod tests {
         };
         let failure = AttemptFailure { kind, ..failure }.with_code(ErrorCode::JobExitCode);
         let messages = report().messages(&Conclusion::Failed(failure));
-        let [FromMiner::V0JobFailedRequest(failed)] = messages.as_slice() else {
+        let [ExecutorToMiner::V0JobFailedRequest(failed)] = messages.as_slice() else {
             panic!("{messages:?}")
         };
         assert_eq!(failed.docker_process_exit_status, Some(3));
@@ -331,7 +332,7 @@ mod tests {
             .with_code(ErrorCode::ImageMissing)
             .blame(Fault::User);
         let messages = report().messages(&Conclusion::Failed(failure));
-        let [FromMiner::V0HordeFailedRequest(failed)] = messages.as_slice() else {
+        let [ExecutorToMiner::V0HordeFailedRequest(failed)] = messages.as_slice() else {
             panic!("{messages:?}")
         };
         assert_eq!(failed.reported_by, ParticipantType::Executor);
@@ -408,7 +409,7 @@ mod tests {
             let report = AttemptReport { muster, ..report() };
             let failure = AttemptFailure::job(JobFailureReason::Timeout, JobStage::Execution, "late");
             let message = report.messages(&Conclusion::Failed(failure)).remove(0);
-            let FromMiner::V0JobFailedRequest(failed) = message else {
+            let ExecutorToMiner::V0JobFailedRequest(failed) = message else {
                 panic!("{message:?}")
             };
             assert_eq!(failed.docker_process_stdout.as_deref(), Some("out\n"));
@@ -440,7 +441,7 @@ mod tests {
         let reason = HordeFailureReason::GenericError;
         let failure = AttemptFailure::horde(reason, JobStage::ResultUpload, "the store is away");
         let message = report.messages(&Conclusion::Failed(failure)).remove(0);
-        let FromMiner::V0HordeFailedRequest(mut failed) = message else {
+        let ExecutorToMiner::V0HordeFailedRequest(mut failed) = message else {
             panic!("{message:?}")
         };
         let left = FailureContext::take_from(&mut failed.context).partial;

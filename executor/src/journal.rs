@@ -9,7 +9,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use muster_protocol::wire::executor::LeaseHeld;
-use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobImage, JobRequest};
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
+use muster_protocol::wire::miner::{InitialJobRequest, JobImage, JobRequest};
 use muster_protocol::{Digest, ExecutorToken, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +76,7 @@ pub(crate) fn boot_id() -> Option<String> {
 pub(crate) struct JournaledState {
     pub(crate) held: LeaseHeld,
     /// Every report, in order.
-    pub(crate) reports: Vec<FromMiner>,
+    pub(crate) reports: Vec<ExecutorToMiner>,
     /// The last of the reports is the end of the attempt: the container is of no use any more.
     pub(crate) over: bool,
 }
@@ -84,7 +85,7 @@ pub(crate) struct JournaledState {
 #[derive(Debug, Serialize)]
 pub(crate) struct StateToNote<'a> {
     pub(crate) held: &'a LeaseHeld,
-    pub(crate) reports: &'a [FromMiner],
+    pub(crate) reports: &'a [ExecutorToMiner],
     pub(crate) over: bool,
 }
 

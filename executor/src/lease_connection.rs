@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use muster_process::error::Causes;
 use muster_protocol::ExecutorToken;
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
-use muster_protocol::wire::{WireError, decode, encode};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor, decode_from_miner};
+use muster_protocol::wire::{WireError, encode};
 use muster_websocket::session::{Receiver, Sender};
 use muster_websocket::{CloseCode, Peer, PeerSession, SessionError, SocketError};
 use tokio::sync::mpsc;
@@ -18,15 +18,15 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Miner;
 
 impl Peer for Miner {
-    type In = ToMiner;
-    type Out = FromMiner;
+    type In = MinerToExecutor;
+    type Out = ExecutorToMiner;
     type Malformed = WireError;
 
-    fn decode(frame: &str) -> Result<ToMiner, WireError> {
-        decode(frame)
+    fn decode(frame: &str) -> Result<MinerToExecutor, WireError> {
+        decode_from_miner(frame)
     }
 
-    fn encode(message: &FromMiner) -> String {
+    fn encode(message: &ExecutorToMiner) -> String {
         encode(message)
     }
 }
@@ -39,7 +39,7 @@ pub(crate) fn lease_url(miner_address: &str, token: &ExecutorToken) -> String {
 /// A message from the miner, or an error of the connection.
 #[derive(Debug)]
 pub(crate) enum Received {
-    Message(ToMiner),
+    Message(MinerToExecutor),
     /// A frame that is no message.
     Malformed(WireError),
     /// An error that does not end the connection; its description.
@@ -58,7 +58,7 @@ enum LeaseReceiver {
     /// A connection of the lease's own.
     Own(Receiver<Miner>),
     /// The messages of this lease out of a connection that leases share.
-    Shared(mpsc::Receiver<ToMiner>),
+    Shared(mpsc::Receiver<MinerToExecutor>),
 }
 
 impl LeaseConnection {
@@ -72,7 +72,7 @@ impl LeaseConnection {
     }
 
     /// A lease among others on one connection. It is lost when the sender of `inbox` is dropped.
-    pub(crate) fn shared(inbox: mpsc::Receiver<ToMiner>, sender: Sender<Miner>) -> Self {
+    pub(crate) fn shared(inbox: mpsc::Receiver<MinerToExecutor>, sender: Sender<Miner>) -> Self {
         Self {
             receiver: LeaseReceiver::Shared(inbox),
             sender,
@@ -89,6 +89,10 @@ impl LeaseConnection {
             LeaseReceiver::Own(receiver) => match receiver.recv().await {
                 Ok(Some(message)) => Received::Message(message),
                 Ok(None) => Received::Lost(describe_close(receiver)),
+                // Nothing of the job is lost with it.
+                Err(SessionError::Malformed(error)) if error.is_misplaced() => {
+                    Received::Ignorable("a message that is not for an executor".to_owned())
+                }
                 Err(SessionError::Malformed(error)) => Received::Malformed(error),
                 Err(error) if error.is_fatal() => Received::Lost(Causes(&error).to_string()),
                 Err(error) => Received::Ignorable(Causes(&error).to_string()),
@@ -96,7 +100,7 @@ impl LeaseConnection {
         }
     }
 
-    pub(crate) async fn send(&self, message: &FromMiner) -> Result<(), SocketError> {
+    pub(crate) async fn send(&self, message: &ExecutorToMiner) -> Result<(), SocketError> {
         self.sender.send(message).await
     }
 

@@ -14,7 +14,7 @@ use muster_protocol::job::ProgramReport;
 use muster_protocol::wire::executor::{
     JobLog, JobMetrics, JobProgress, LayerCount, LogBytes, LogStream, MAX_LOG_BYTES, ProgressOf,
 };
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
 use muster_protocol::{AttemptId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -99,7 +99,7 @@ impl LiveUpdates {
     }
 
     /// The report that was not sent, as a message about this attempt.
-    pub(crate) fn take_report(&self, attempt: AttemptId) -> Option<FromMiner> {
+    pub(crate) fn take_report(&self, attempt: AttemptId) -> Option<ExecutorToMiner> {
         self.unsent().take_report(attempt)
     }
 
@@ -147,7 +147,7 @@ impl LiveUpdates {
         }
     }
 
-    fn take_message(&self, attempt: AttemptId) -> Option<FromMiner> {
+    fn take_message(&self, attempt: AttemptId) -> Option<ExecutorToMiner> {
         let mut unsent = self.unsent();
         for _ in 0..4 {
             unsent.turn = (unsent.turn + 1) % 4;
@@ -170,10 +170,10 @@ impl LiveUpdates {
 }
 
 impl UnsentUpdates {
-    fn take_progress(&mut self, attempt: AttemptId) -> Option<FromMiner> {
+    fn take_progress(&mut self, attempt: AttemptId) -> Option<ExecutorToMiner> {
         let (of, progress) = self.progress.iter_mut().find(|(_, progress)| !progress.sent)?;
         progress.sent = true;
-        Some(FromMiner::MusterJobProgress(JobProgress {
+        Some(ExecutorToMiner::MusterJobProgress(JobProgress {
             job_uuid: attempt,
             of: *of,
             done: progress.done,
@@ -182,9 +182,9 @@ impl UnsentUpdates {
         }))
     }
 
-    fn take_report(&mut self, attempt: AttemptId) -> Option<FromMiner> {
+    fn take_report(&mut self, attempt: AttemptId) -> Option<ExecutorToMiner> {
         let (at, report) = self.report.take()?;
-        Some(FromMiner::MusterJobMetrics(Box::new(JobMetrics {
+        Some(ExecutorToMiner::MusterJobMetrics(Box::new(JobMetrics {
             job_uuid: attempt,
             at,
             report,
@@ -200,12 +200,12 @@ impl UnsentOutput {
         self.offset += surplus as u64;
     }
 
-    fn take(&mut self, attempt: AttemptId, stream: LogStream) -> Option<FromMiner> {
+    fn take(&mut self, attempt: AttemptId, stream: LogStream) -> Option<ExecutorToMiner> {
         let length = self.bytes.len().min(MAX_LOG_BYTES);
         let data = LogBytes::new(self.bytes.drain(..length).collect()).filter(|_| length > 0)?;
         let offset = self.offset;
         self.offset += length as u64;
-        Some(FromMiner::MusterJobLog(Box::new(JobLog {
+        Some(ExecutorToMiner::MusterJobLog(Box::new(JobLog {
             job_uuid: attempt,
             stream,
             offset,
@@ -222,8 +222,8 @@ mod tests {
         "11111111-2222-4333-8444-555555555555".parse().unwrap()
     }
 
-    fn log(message: FromMiner) -> JobLog {
-        let FromMiner::MusterJobLog(log) = message else {
+    fn log(message: ExecutorToMiner) -> JobLog {
+        let ExecutorToMiner::MusterJobLog(log) = message else {
             panic!("{message:?}")
         };
         *log
@@ -258,7 +258,7 @@ mod tests {
             };
             live.set_report(Timestamp::from_secs(9), report);
         }
-        let Some(FromMiner::MusterJobMetrics(sent)) = live.take_message(attempt()) else {
+        let Some(ExecutorToMiner::MusterJobMetrics(sent)) = live.take_message(attempt()) else {
             panic!("no report")
         };
         assert_eq!((sent.report.elapsed_s, sent.at), (3, Timestamp::from_secs(9)));
@@ -275,8 +275,8 @@ mod tests {
         }
         let sent: Vec<_> = std::iter::from_fn(|| live.take_message(attempt())).collect();
         assert_eq!(sent.len(), 5);
-        let progress = |message: &FromMiner| {
-            if let FromMiner::MusterJobProgress(progress) = message {
+        let progress = |message: &ExecutorToMiner| {
+            if let ExecutorToMiner::MusterJobProgress(progress) = message {
                 Some(progress.done)
             } else {
                 None

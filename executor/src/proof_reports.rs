@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muster_process::SharedClock;
 use muster_protocol::wire::audits::{SessionProofs, SignedProof};
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
 use muster_response_proof::audit_limits::MAX_SESSION_PROOFS;
 use muster_response_proof::{Envelope, ResponseProof, StreamEnd};
 use muster_sealing_proxy::ProofSigner;
@@ -67,7 +67,7 @@ impl ProofReports {
                 .collect();
             let count = u64::try_from(proofs.len()).unwrap_or(u64::MAX);
             let session = self.signer.session();
-            let proofs = FromMiner::MusterSessionProofs(Box::new(SessionProofs {
+            let proofs = ExecutorToMiner::MusterSessionProofs(Box::new(SessionProofs {
                 job_uuid: session.attempt,
                 session: session.session.to_string(),
                 validator: session.audience,

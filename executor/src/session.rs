@@ -14,7 +14,8 @@ use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks, certificate};
 use muster_protocol::job::Fault;
 use muster_protocol::wire::executor::{SealSession, SessionSealed};
-use muster_protocol::wire::miner::{FromMiner, StreamingDetails};
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
+use muster_protocol::wire::miner::StreamingDetails;
 use muster_protocol::{
     AttemptId, Digest, ErrorCode, HordeFailureReason, ImageId, JobStage, MinerKey, Timestamp, ValidatorKey,
 };
@@ -313,7 +314,7 @@ async fn attest(
         job_uuid: statement.attempt,
         statement: STANDARD.encode(statement.signed_bytes()),
     };
-    let ask = FromMiner::MusterSealSession(Box::new(ask));
+    let ask = ExecutorToMiner::MusterSealSession(Box::new(ask));
     // A connection that is lost takes the question or its answer with it, so the question is asked on each anew.
     let asking = async { while miner.send(&ask).await.is_ok() && miner.changed().await.is_ok() {} };
     let answered = tokio::select! {

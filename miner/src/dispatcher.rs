@@ -12,7 +12,8 @@ use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock, Tasks};
 use muster_protocol::receipt::page_of;
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::{GenericError, InitialJobRequest, ToMiner};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
+use muster_protocol::wire::miner::{GenericError, InitialJobRequest};
 use muster_protocol::wire::muster::{ListedImage, OfferExtension};
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureSet, ParticipantType, Timestamp,
@@ -308,7 +309,7 @@ enum PeerEffect {
     },
     Order {
         attempt: AttemptId,
-        message: Box<ToMiner>,
+        message: Box<MinerToExecutor>,
     },
     Stop {
         attempt: AttemptId,
@@ -489,7 +490,7 @@ impl Peers {
                 }
                 None => self.dismiss(dial, details),
             },
-            PeerEffect::Order { attempt, message } => self.order(&attempt, message),
+            PeerEffect::Order { attempt, message } => self.order(&attempt, *message),
             PeerEffect::Stop { attempt } => {
                 self.executors.remove(&attempt);
                 if let Some(process) = self.processes.get(&attempt) {
@@ -500,30 +501,30 @@ impl Peers {
     }
 
     /// Sends an executor what it can read of a message.
-    fn order(&self, attempt: &AttemptId, mut message: Box<ToMiner>) {
+    fn order(&self, attempt: &AttemptId, mut message: MinerToExecutor) {
         let Some(executor) = self.executors.get(attempt) else {
             return;
         };
         let knows_checkpoints = executor.features.has(Feature::Checkpoints);
-        if let ToMiner::V0JobRequest(job) = &mut *message
+        if let MinerToExecutor::V0JobRequest(job) = &mut message
             && !knows_checkpoints
         {
             job.muster = None;
         }
-        if let ToMiner::V0InitialJobRequest(offer) = &mut *message {
+        if let MinerToExecutor::V0InitialJobRequest(offer) = &mut message {
             drop_unknown_terms(offer, executor.features);
         }
         // A message of ours means nothing to an executor of ComputeHorde: its process is stopped anyway.
         let about_checkpoints = matches!(
-            *message,
-            ToMiner::MusterCheckpointKept(_) | ToMiner::MusterDrain(_)
+            message,
+            MinerToExecutor::MusterCheckpointKept(_) | MinerToExecutor::MusterDrain(_)
         );
         let ours = matches!(
-            *message,
-            ToMiner::MusterCancelJob(_)
-                | ToMiner::MusterFetchImage(_)
-                | ToMiner::MusterLeaseHeld(_)
-                | ToMiner::MusterEndStored(_)
+            message,
+            MinerToExecutor::MusterCancelJob(_)
+                | MinerToExecutor::MusterFetchImage(_)
+                | MinerToExecutor::MusterLeaseHeld(_)
+                | MinerToExecutor::MusterEndStored(_)
         );
         let is_read = if about_checkpoints {
             executor.muster && knows_checkpoints
@@ -532,7 +533,7 @@ impl Peers {
         };
         if is_read {
             // The deadline of its lease ends an executor that does not read.
-            let _ = executor.outbox.push(Outgoing::Frame(encode(&*message).into()));
+            let _ = executor.outbox.push(Outgoing::Frame(encode(&message).into()));
         }
     }
 
@@ -544,7 +545,7 @@ impl Peers {
             .find(|(_, executor)| executor.dial == dial)
             .map(|(attempt, _)| *attempt);
         if let Some(executor) = found.and_then(|attempt| self.executors.remove(&attempt)) {
-            let message = ToMiner::GenericError(GenericError {
+            let message = MinerToExecutor::GenericError(GenericError {
                 details: Some(details),
                 job_uuid: None,
             });

@@ -8,9 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use muster_identity::sign_streaming_ready;
 use muster_process::error::Causes;
 use muster_protocol::wire::executor::{ExecutorMetrics, MAX_GPUS, OneTimeSecret, Reattach, SealSession};
-use muster_protocol::wire::miner::{FromMiner, GenericError, HordeFailed, StreamingJobReady, ToMiner};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor, decode_from_executor};
+use muster_protocol::wire::miner::{GenericError, HordeFailed, StreamingJobReady};
 use muster_protocol::wire::muster::CancelJob;
-use muster_protocol::wire::{WireError, decode, encode};
+use muster_protocol::wire::validator_socket::MinerToValidator;
+use muster_protocol::wire::{WireError, encode};
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, MinerKey, ParticipantType};
 use muster_response_proof::{Attestation, Envelope, Sealable as _};
 use muster_websocket::session::{Receiver, Sender};
@@ -35,12 +37,12 @@ pub(crate) struct ExecutorPeer;
 pub(crate) struct Frame(pub(crate) Arc<str>);
 
 impl Peer for ExecutorPeer {
-    type In = FromMiner;
+    type In = ExecutorToMiner;
     type Out = Frame;
     type Malformed = WireError;
 
-    fn decode(frame: &str) -> Result<FromMiner, WireError> {
-        decode(frame)
+    fn decode(frame: &str) -> Result<ExecutorToMiner, WireError> {
+        decode_from_executor(frame)
     }
 
     fn encode(message: &Frame) -> String {
@@ -105,8 +107,8 @@ pub async fn serve_returning(socket: Socket, context: Arc<MinerState>) {
     let mut greeting = Greeting::new(socket);
     let first = timeout(context.limits.handshake, greeting.receive()).await;
     let Ok(Ok(Some(first))) = first else { return };
-    let back = match decode::<FromMiner>(&first) {
-        Ok(FromMiner::MusterReattach(back)) => back,
+    let back = match decode_from_executor(&first) {
+        Ok(ExecutorToMiner::MusterReattach(back)) => back,
         Ok(_) => {
             let details = "an executor that comes back begins with MusterReattach".to_owned();
             return greeting
@@ -240,7 +242,7 @@ impl Reader<'_> {
         }
     }
 
-    async fn take(&self, message: FromMiner) -> Result<(), SocketError> {
+    async fn take(&self, message: ExecutorToMiner) -> Result<(), SocketError> {
         if let Some(got) = message.attempt().filter(|got| *got != self.attempt) {
             return self
                 .say(format!(
@@ -249,11 +251,11 @@ impl Reader<'_> {
                 ))
                 .await;
         }
-        if let FromMiner::MusterExecutorMetrics(metrics) = &message {
+        if let ExecutorToMiner::MusterExecutorMetrics(metrics) = &message {
             note_metrics(&self.executor_ip, metrics);
             return Ok(());
         }
-        if let FromMiner::MusterSessionProofs(told) = &message {
+        if let ExecutorToMiner::MusterSessionProofs(told) = &message {
             self.context.note_proofs(told).await;
             return Ok(());
         }
@@ -278,60 +280,61 @@ impl Reader<'_> {
 
 /// An executor's report on its attempt, or the name of a message that an executor must not send.
 pub(crate) fn read_report(
-    message: FromMiner,
+    message: ExecutorToMiner,
     attempt: AttemptId,
     executor_ip: &str,
     context: &MinerState,
 ) -> Result<ExecutorReport, &'static str> {
     Ok(match message {
-        FromMiner::MusterExecutorUp(up) => ExecutorReport::Up(up),
-        FromMiner::V0ExecutorReadyRequest(_) => ExecutorReport::Ready,
-        FromMiner::V0VolumesReadyRequest(_) => ExecutorReport::VolumesReady,
-        FromMiner::V0StreamingJobReadyRequest(ready) => {
+        ExecutorToMiner::MusterExecutorUp(up) => ExecutorReport::Up(up),
+        ExecutorToMiner::V0ExecutorReadyRequest(_) => ExecutorReport::Ready,
+        ExecutorToMiner::V0VolumesReadyRequest(_) => ExecutorReport::VolumesReady,
+        ExecutorToMiner::V0StreamingJobReadyRequest(ready) => {
             ExecutorReport::StreamingReady(Box::new(attest(ready, attempt, executor_ip, context)))
         }
-        FromMiner::MusterSealSession(ask) => sign_statement(&ask, context)
+        ExecutorToMiner::MusterSealSession(ask) => sign_statement(&ask, context)
             .ok_or("a MusterSealSession that holds no attestation by this miner")?,
-        FromMiner::MusterSessionClosed(closed) => ExecutorReport::Closed(closed),
-        FromMiner::V0ExecutionDoneRequest(_) => ExecutorReport::ExecutionDone,
-        FromMiner::V0MachineSpecsRequest(specs) => ExecutorReport::Specs(Box::new(specs)),
-        FromMiner::V0JobFinishedRequest(result) => ExecutorReport::Finished(Box::new(result)),
-        FromMiner::V0JobFailedRequest(failure) => ExecutorReport::Failed(Box::new(failure)),
-        FromMiner::V0HordeFailedRequest(failure) => ExecutorReport::HordeFailed(Box::new(failure)),
-        FromMiner::GenericError(GenericError { details, .. }) => ExecutorReport::Error(
+        ExecutorToMiner::MusterSessionClosed(closed) => ExecutorReport::Closed(closed),
+        ExecutorToMiner::V0ExecutionDoneRequest(_) => ExecutorReport::ExecutionDone,
+        ExecutorToMiner::V0MachineSpecsRequest(specs) => ExecutorReport::Specs(Box::new(specs)),
+        ExecutorToMiner::V0JobFinishedRequest(result) => ExecutorReport::Finished(Box::new(result)),
+        ExecutorToMiner::V0JobFailedRequest(failure) => ExecutorReport::Failed(Box::new(failure)),
+        ExecutorToMiner::V0HordeFailedRequest(failure) => ExecutorReport::HordeFailed(Box::new(failure)),
+        ExecutorToMiner::GenericError(GenericError { details, .. }) => ExecutorReport::Error(
             details.unwrap_or_else(|| "the executor reported an error without words".to_owned()),
         ),
-        FromMiner::V0ExecutorFailedRequest(_) => failure_report(
+        ExecutorToMiner::V0ExecutorFailedRequest(_) => failure_report(
             attempt,
             HordeFailureReason::ExecutorSpinupFailed,
             "the executor could not start",
         ),
-        FromMiner::V0StreamingJobNotReadyRequest(_) => failure_report(
+        ExecutorToMiner::V0StreamingJobNotReadyRequest(_) => failure_report(
             attempt,
             HordeFailureReason::StreamingFailed,
             "the streaming job did not start",
         ),
-        live @ (FromMiner::MusterJobLog(_)
-        | FromMiner::MusterJobProgress(_)
-        | FromMiner::MusterJobMetrics(_)
-        | FromMiner::MusterCheckpoint(_)) => ExecutorReport::Live(Box::new(live)),
-        FromMiner::V0ExecutorManifestRequest(_) => return Err("V0ExecutorManifestRequest"),
-        FromMiner::V0MainHotkeyMessage(_) => return Err("V0MainHotkeyMessage"),
-        FromMiner::V0AcceptJobRequest(_) => return Err("V0AcceptJobRequest"),
-        FromMiner::V0DeclineJobRequest(_) => return Err("V0DeclineJobRequest"),
-        FromMiner::UnauthorizedError(_) => return Err("UnauthorizedError"),
-        FromMiner::MusterReceiptCountersigned(_) => return Err("MusterReceiptCountersigned"),
-        FromMiner::MusterExecutorMetrics(_) => return Err("MusterExecutorMetrics about an attempt"),
-        FromMiner::MusterMachines(_) => return Err("MusterMachines"),
-        FromMiner::MusterSessionProofs(_) => return Err("MusterSessionProofs of a session without a lease"),
-        FromMiner::MusterAuditReply(_) => return Err("MusterAuditReply"),
-        FromMiner::MusterExecutorHello(_) => return Err("a second MusterExecutorHello"),
-        FromMiner::MusterEnrolExecutor(_) => return Err("MusterEnrolExecutor in a lease"),
-        FromMiner::MusterReattach(_) => return Err("MusterReattach on a connection that serves the lease"),
-        FromMiner::MusterLeaseOver(_) => {
+        ExecutorToMiner::MusterJobLog(piece) => live(MinerToValidator::MusterJobLog(piece)),
+        ExecutorToMiner::MusterJobProgress(progress) => live(MinerToValidator::MusterJobProgress(progress)),
+        ExecutorToMiner::MusterJobMetrics(metrics) => live(MinerToValidator::MusterJobMetrics(metrics)),
+        ExecutorToMiner::MusterCheckpoint(notice) => live(MinerToValidator::MusterCheckpoint(notice)),
+        ExecutorToMiner::MusterExecutorMetrics(_) => return Err("MusterExecutorMetrics about an attempt"),
+        ExecutorToMiner::MusterSessionProofs(_) => {
+            return Err("MusterSessionProofs of a session without a lease");
+        }
+        ExecutorToMiner::MusterExecutorHello(_) => return Err("a second MusterExecutorHello"),
+        ExecutorToMiner::MusterEnrolExecutor(_) => return Err("MusterEnrolExecutor in a lease"),
+        ExecutorToMiner::MusterReattach(_) => {
+            return Err("MusterReattach on a connection that serves the lease");
+        }
+        ExecutorToMiner::MusterLeaseOver(_) => {
             return Err("MusterLeaseOver of an executor that was started for its lease");
         }
     })
+}
+
+/// A message that validators get as the executor sent it, if they are connected now.
+fn live(message: MinerToValidator) -> ExecutorReport {
+    ExecutorReport::Live(Box::new(message))
 }
 
 /// The miner fills in and signs the address of a streaming job.
@@ -410,7 +413,7 @@ pub(crate) fn note_metrics(executor: &str, seen: &ExecutorMetrics) {
 
 /// Tells an executor that its attempt is over.
 pub(crate) fn cancel_frame(attempt: AttemptId, reason: String) -> String {
-    encode(&ToMiner::MusterCancelJob(CancelJob {
+    encode(&MinerToExecutor::MusterCancelJob(CancelJob {
         job_uuid: attempt,
         reason,
     }))
@@ -418,7 +421,7 @@ pub(crate) fn cancel_frame(attempt: AttemptId, reason: String) -> String {
 
 /// A generic error as a frame for an executor.
 pub(crate) fn error_frame(details: String) -> String {
-    encode(&ToMiner::GenericError(GenericError {
+    encode(&MinerToExecutor::GenericError(GenericError {
         details: Some(details),
         job_uuid: None,
     }))

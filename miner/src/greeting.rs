@@ -8,8 +8,9 @@ use muster_identity::{AuthError, Verified, verify_validator_auth};
 use muster_process::connections::ConnectionBounds;
 use muster_process::error::Causes;
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner, ValidatorAuth};
+use muster_protocol::wire::miner::{GenericError, ValidatorAuth};
 use muster_protocol::wire::signing::decode_from_validator;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{Signature, ValidatorKey};
 use muster_store::StoreError;
 use muster_websocket::{Greeting, SocketError};
@@ -132,25 +133,11 @@ async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<Vali
             }
         };
         match decode_from_validator(&frame).map(|signed| signed.message) {
-            Ok(ToMiner::ValidatorAuthForMiner(auth)) => return Ok(auth),
-            Ok(
-                ToMiner::V0MainHotkeyMessage(_)
-                | ToMiner::V0InitialJobRequest(_)
-                | ToMiner::V0JobRequest(_)
-                | ToMiner::V0JobAcceptedReceiptRequest(_)
-                | ToMiner::V0JobFinishedReceiptRequest(_)
-                | ToMiner::GenericError(_)
-                | ToMiner::MusterCancelJob(_)
-                | ToMiner::MusterExecutorEnrolled(_)
-                | ToMiner::MusterSessionSealed(_)
-                | ToMiner::MusterWhitelist(_)
-                | ToMiner::MusterFetchImage(_)
-                | ToMiner::MusterLeaseHeld(_)
-                | ToMiner::MusterEndStored(_)
-                | ToMiner::MusterCheckpointKept(_)
-                | ToMiner::MusterDrain(_)
-                | ToMiner::MusterAudit(_),
-            ) => return Err(NoSession::Refused(GreetingRejection::NotGreeted(validator))),
+            Ok(ValidatorToMiner::ValidatorAuthForMiner(auth)) => return Ok(auth),
+            Ok(_) => return Err(NoSession::Refused(GreetingRejection::NotGreeted(validator))),
+            Err(error) if error.is_misplaced() => {
+                return Err(NoSession::Refused(GreetingRejection::NotGreeted(validator)));
+            }
             Err(error) => complain(greeting, &error.reason)
                 .await
                 .map_err(|_| NoSession::Left)?,
@@ -187,7 +174,7 @@ pub fn malformed(reason: &str) -> String {
 
 /// A generic error as a frame for a validator.
 pub fn error_frame(details: String) -> String {
-    encode(&FromMiner::GenericError(GenericError {
+    encode(&MinerToValidator::GenericError(GenericError {
         details: Some(details),
         job_uuid: None,
     }))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{JobRejectionReason, ReceiptKind};
 
 use crate::lease_table::{Effect, LeaseStatus, LeaseWrite};
@@ -55,7 +55,7 @@ fn counted(effect: &Effect) -> Option<Counted> {
         Effect::Write(LeaseWrite::Receipt(receipt)) => Some(Counted::Receipt(receipt.payload.kind())),
         Effect::Write(LeaseWrite::Held { .. } | LeaseWrite::Settled(_) | LeaseWrite::Forgotten(_)) => None,
         Effect::Tell { message, .. } => {
-            let FromMiner::V0DeclineJobRequest(decline) = &**message else {
+            let MinerToValidator::V0DeclineJobRequest(decline) = &**message else {
                 return None;
             };
             Some(Counted::Declined(decline.reason))
@@ -74,13 +74,13 @@ fn counted(effect: &Effect) -> Option<Counted> {
 }
 
 /// How a lease ended, from the last message of its history.
-pub(crate) fn end_of(standing: LeaseStatus, history: &[FromMiner]) -> &'static str {
+pub(crate) fn end_of(standing: LeaseStatus, history: &[MinerToValidator]) -> &'static str {
     let last = history.last();
     if standing == LeaseStatus::Cancelled {
         "cancelled"
-    } else if matches!(last, Some(FromMiner::V0JobFinishedRequest(_))) {
+    } else if matches!(last, Some(MinerToValidator::V0JobFinishedRequest(_))) {
         "finished"
-    } else if matches!(last, Some(FromMiner::V0JobFailedRequest(_))) {
+    } else if matches!(last, Some(MinerToValidator::V0JobFailedRequest(_))) {
         "failed"
     } else {
         "horde_failed"
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_decline_is_counted_by_the_reason_that_the_validator_is_told() {
-        let decline = FromMiner::V0DeclineJobRequest(DeclineJob {
+        let decline = MinerToValidator::V0DeclineJobRequest(DeclineJob {
             job_uuid: attempt(),
             message: "all at work".to_owned(),
             reason: JobRejectionReason::Busy,
@@ -159,14 +159,14 @@ mod tests {
             counted(&tell(decline)),
             Some(Counted::Declined(JobRejectionReason::Busy))
         );
-        let accepted = FromMiner::V0AcceptJobRequest(AttemptNotice { job_uuid: attempt() });
+        let accepted = MinerToValidator::V0AcceptJobRequest(AttemptNotice { job_uuid: attempt() });
         assert_eq!(counted(&tell(accepted)), None);
     }
 
     #[test]
     fn the_end_of_a_lease_is_that_of_its_last_message() {
         let notice = AttemptNotice { job_uuid: attempt() };
-        let accepted = FromMiner::V0AcceptJobRequest(notice);
+        let accepted = MinerToValidator::V0AcceptJobRequest(notice);
         let lost = crate::lease::horde_failed(
             attempt(),
             muster_protocol::ParticipantType::Miner,

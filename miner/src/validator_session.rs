@@ -8,10 +8,12 @@ use muster_identity::{FrameSignature, Keypair, countersign, open_credentials, ve
 use muster_process::error::Causes;
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::wire::audits::AuditMessage;
+use muster_protocol::wire::executor_socket::MinerToExecutor;
 use muster_protocol::wire::machines::MachinesNotice;
-use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobRequest, MainHotkey, ToMiner};
+use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, MainHotkey};
 use muster_protocol::wire::muster::ReceiptCountersigned;
 use muster_protocol::wire::signing::{SignedFrame, decode_from_validator};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::wire::{WireError, encode};
 use muster_protocol::{
     AttemptId, ExecutorToken, Feature, FeatureSet, MinerKey, Receipt, ReceiptPayload, Timestamp, ValidatorKey,
@@ -120,7 +122,7 @@ async fn tell_machines(sender: &Sender<ValidatorPeer>, features: FeatureSet, con
     loop {
         let notice = context.machines.notice(context.clock.now());
         if notice != told {
-            let frame = encode(&FromMiner::MusterMachines(Box::new(notice.clone())));
+            let frame = encode(&MinerToValidator::MusterMachines(Box::new(notice.clone())));
             if let Err(error) = sender.send(&Frame(frame.into())).await {
                 tracing::debug!(error = %Causes(&error), "a validator cannot be told of the machines");
                 return;
@@ -166,7 +168,8 @@ async fn frames(outgoing: Outgoing, context: &MinerState) -> Vec<Arc<str>> {
             .map(|history| history.into_iter().map(Arc::from).collect()),
         Outgoing::Receipt(attempt, kind) => context.store.receipt(attempt, kind).await.map(|receipt| {
             let message = |receipt| Box::new(ReceiptCountersigned { receipt });
-            let frame = |receipt| encode(&FromMiner::MusterReceiptCountersigned(message(receipt))).into();
+            let frame =
+                |receipt| encode(&MinerToValidator::MusterReceiptCountersigned(message(receipt))).into();
             receipt.map(frame).into_iter().collect()
         }),
     };
@@ -214,19 +217,20 @@ impl Reader<'_> {
         let signed = self.signed(&frame);
         match frame.message {
             // It has greeted; a greeting again proves nothing new.
-            ToMiner::ValidatorAuthForMiner(_) => Ok(()),
-            ToMiner::V0MainHotkeyMessage(_) => {
+            ValidatorToMiner::ValidatorAuthForMiner(_) => Ok(()),
+            ValidatorToMiner::V0MainHotkeyMessage(_) => {
                 let answer = MainHotkey {
                     main_hotkey: Some(self.context.main_hotkey),
                 };
-                self.say(encode(&FromMiner::V0MainHotkeyMessage(answer))).await
+                self.say(encode(&MinerToValidator::V0MainHotkeyMessage(answer)))
+                    .await
             }
-            ToMiner::V0InitialJobRequest(request) => {
+            ValidatorToMiner::V0InitialJobRequest(request) => {
                 self.offer(request, signed).await;
                 Ok(())
             }
-            ToMiner::V0JobRequest(request) => self.payload(request, signed).await,
-            ToMiner::V0JobAcceptedReceiptRequest(request) => {
+            ValidatorToMiner::V0JobRequest(request) => self.payload(request, signed).await,
+            ValidatorToMiner::V0JobAcceptedReceiptRequest(request) => {
                 let payload = ReceiptPayload::Accepted(request.payload);
                 self.receipt(OfferedReceipt {
                     payload,
@@ -234,7 +238,7 @@ impl Reader<'_> {
                 })
                 .await
             }
-            ToMiner::V0JobFinishedReceiptRequest(request) => {
+            ValidatorToMiner::V0JobFinishedReceiptRequest(request) => {
                 let payload = ReceiptPayload::Finished(request.payload);
                 self.receipt(OfferedReceipt {
                     payload,
@@ -242,21 +246,13 @@ impl Reader<'_> {
                 })
                 .await
             }
-            ToMiner::GenericError(error) => {
+            ValidatorToMiner::GenericError(error) => {
                 let details = error.details.unwrap_or_default();
                 tracing::warn!(validator = %self.validator, details, "a validator reports an error");
                 Ok(())
             }
-            ToMiner::MusterExecutorEnrolled(_) => {
-                self.say(malformed("executors are enrolled, not miners")).await
-            }
-            ToMiner::MusterSessionSealed(_) => self.say(malformed("sessions are sealed by miners")).await,
-            ToMiner::MusterFetchImage(_) => self.say(malformed("fetches are granted by miners")).await,
-            ToMiner::MusterLeaseHeld(_) | ToMiner::MusterEndStored(_) => {
-                self.say(malformed("leases are held by miners")).await
-            }
-            ToMiner::MusterAudit(message) => self.hear_audit(*message).await,
-            ToMiner::MusterWhitelist(notice) => {
+            ValidatorToMiner::MusterAudit(message) => self.hear_audit(*message).await,
+            ValidatorToMiner::MusterWhitelist(notice) => {
                 self.post(Event::Listed {
                     connection: self.connection,
                     notice,
@@ -264,16 +260,17 @@ impl Reader<'_> {
                 .await;
                 Ok(())
             }
-            ToMiner::MusterCheckpointKept(kept) => {
-                self.forward(kept.job_uuid, ToMiner::MusterCheckpointKept(kept))
+            ValidatorToMiner::MusterCheckpointKept(kept) => {
+                self.forward(kept.job_uuid, MinerToExecutor::MusterCheckpointKept(kept))
                     .await;
                 Ok(())
             }
-            ToMiner::MusterDrain(drain) => {
-                self.forward(drain.job_uuid, ToMiner::MusterDrain(drain)).await;
+            ValidatorToMiner::MusterDrain(drain) => {
+                self.forward(drain.job_uuid, MinerToExecutor::MusterDrain(drain))
+                    .await;
                 Ok(())
             }
-            ToMiner::MusterCancelJob(cancel) => {
+            ValidatorToMiner::MusterCancelJob(cancel) => {
                 self.post(Event::Cancelled {
                     connection: self.connection,
                     cancel,
@@ -285,7 +282,7 @@ impl Reader<'_> {
     }
 
     /// Passes a message about an attempt on to its executor.
-    async fn forward(&self, attempt: AttemptId, message: ToMiner) {
+    async fn forward(&self, attempt: AttemptId, message: MinerToExecutor) {
         self.post(Event::Forwarded {
             connection: self.connection,
             attempt,
@@ -306,7 +303,8 @@ impl Reader<'_> {
         match audits.lock().await.hear(message).await {
             Ok(replies) => {
                 for reply in replies {
-                    self.say(encode(&FromMiner::MusterAuditReply(reply))).await?;
+                    self.say(encode(&MinerToValidator::MusterAuditReply(reply)))
+                        .await?;
                 }
                 Ok(())
             }

@@ -25,7 +25,7 @@ use muster_identity::{Keypair, sign_job, sign_validator_auth};
 use muster_process::{SystemClock, Tasks, ready, tls};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::UserJobRequest;
-use muster_protocol::wire::miner::ToMiner;
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{Hotkey, JobId, MinerKey, Timestamp, ValidatorKey, context_for_validator};
 use muster_scoring::{AllowanceBook, EpochFacts, ProvenExecutors};
 use muster_span_export::SpanBatch;
@@ -559,7 +559,9 @@ fn sessions(runtime: &Runtime) -> Result<Vec<Row>> {
             let url = format!("ws://{}/v0.1/validator_interface/{}", miner.address, key.hotkey());
             let mut socket = connect(&url, &Limits::miner()).await?;
             let auth = sign_validator_auth(&key, MinerKey(me), clock_now());
-            socket.send(encode(&ToMiner::ValidatorAuthForMiner(auth))).await?;
+            socket
+                .send(encode(&ValidatorToMiner::ValidatorAuthForMiner(auth)))
+                .await?;
             socket.recv().await?.context("the miner hung up")?;
             held.push(socket);
         }

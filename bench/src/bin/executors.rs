@@ -21,7 +21,9 @@ use muster_miner::{Config, run_with};
 use muster_process::{Clock as _, SharedClock, SystemClock, Tasks, ready, tls};
 use muster_protocol::receipt::{StartedReceipt, StartedTag};
 use muster_protocol::wire::executor::{ExecutorHello, LeaseHeld, Reattach};
-use muster_protocol::wire::miner::{ExecutorReady, FromMiner, InitialJobRequest, ToMiner};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
+use muster_protocol::wire::miner::{ExecutorReady, InitialJobRequest};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, MinerKey, ReceiptPayload, ValidatorKey};
 use muster_provisioning::LocalProcesses;
@@ -220,7 +222,7 @@ impl Executor {
             busy: u32::from(self.lease.is_some()),
         };
         socket
-            .send(encode(&FromMiner::MusterExecutorHello(hello)))
+            .send(encode(&ExecutorToMiner::MusterExecutorHello(hello)))
             .await?;
         if let Some(lease) = &self.lease {
             let back = Reattach {
@@ -229,7 +231,9 @@ impl Executor {
                 secret: lease.secret.clone(),
                 job_ms: None,
             };
-            socket.send(encode(&FromMiner::MusterReattach(back))).await?;
+            socket
+                .send(encode(&ExecutorToMiner::MusterReattach(back)))
+                .await?;
         }
         let mut beat = tokio::time::interval(MEASURE_EVERY);
         loop {
@@ -239,16 +243,16 @@ impl Executor {
                 }
                 heard = socket.recv() => {
                     let Some(frame) = heard? else { return Ok(()) };
-                    let message = decode::<ToMiner>(&frame)?;
-                    if let ToMiner::MusterCancelJob(cancel) = &message {
+                    let message = decode::<MinerToExecutor>(&frame)?;
+                    if let MinerToExecutor::MusterCancelJob(cancel) = &message {
                         bail!("a lease was lost: {}", cancel.reason);
                     }
-                    if let ToMiner::MusterLeaseHeld(lease) = message {
+                    if let MinerToExecutor::MusterLeaseHeld(lease) = message {
                         let ready = ExecutorReady { job_uuid: lease.job_uuid, executor_token: None };
                         self.lease = Some(lease);
                         self.held.fetch_add(1, Ordering::Relaxed);
                         *is_held = true;
-                        socket.send(encode(&FromMiner::V0ExecutorReadyRequest(ready))).await?;
+                        socket.send(encode(&ExecutorToMiner::V0ExecutorReadyRequest(ready))).await?;
                     }
                 }
             }
@@ -376,14 +380,16 @@ async fn greet(address: &str) -> Result<Socket> {
     let mut socket = connect(&url, &Limits::miner()).await?;
     let miner = MinerKey(key("//Miner")?.hotkey());
     let auth = sign_validator_auth(&validator, miner, SystemClock::new().now());
-    socket.send(encode(&ToMiner::ValidatorAuthForMiner(auth))).await?;
+    socket
+        .send(encode(&ValidatorToMiner::ValidatorAuthForMiner(auth)))
+        .await?;
     Ok(socket)
 }
 
 /// Waits until the miner tells that so many executors are connected.
 async fn wait_for_manifest(socket: &mut Socket, size: usize) -> Result<()> {
     loop {
-        if let FromMiner::V0ExecutorManifestRequest(told) = hear(socket).await?
+        if let MinerToValidator::V0ExecutorManifestRequest(told) = hear(socket).await?
             && usize::try_from(told.manifest.count(CLASS))? == size
         {
             return Ok(());
@@ -391,7 +397,7 @@ async fn wait_for_manifest(socket: &mut Socket, size: usize) -> Result<()> {
     }
 }
 
-async fn hear(socket: &mut Socket) -> Result<FromMiner> {
+async fn hear(socket: &mut Socket) -> Result<MinerToValidator> {
     let frame = socket.recv().await?.context("the miner closed the connection")?;
     Ok(decode(&frame)?)
 }
@@ -403,15 +409,15 @@ async fn make_ready(socket: &mut Socket, mut offers: usize) -> Result<()> {
     }
     while offers > 0 {
         let heard = hear(socket).await?;
-        offers -= usize::from(matches!(heard, FromMiner::V0ExecutorReadyRequest(_)));
-        if let FromMiner::V0DeclineJobRequest(declined) = &heard {
+        offers -= usize::from(matches!(heard, MinerToValidator::V0ExecutorReadyRequest(_)));
+        if let MinerToValidator::V0DeclineJobRequest(declined) = &heard {
             bail!("{declined:?}");
         }
     }
     Ok(())
 }
 
-fn offer() -> Result<ToMiner> {
+fn offer() -> Result<ValidatorToMiner> {
     let (validator, job_uuid) = (key("//Validator")?, AttemptId::from_uuid(Uuid::new_v4()));
     let payload = StartedReceipt {
         job_uuid,
@@ -424,16 +430,18 @@ fn offer() -> Result<ToMiner> {
         ttl: 7,
     };
     let signed = offer_receipt(&validator, ReceiptPayload::Started(payload.clone()))?;
-    Ok(ToMiner::V0InitialJobRequest(Box::new(InitialJobRequest {
-        job_uuid,
-        executor_class: CLASS,
-        docker_image: Some("hello:latest".to_owned()),
-        timeout_seconds: Some(3_600),
-        volume: None,
-        job_started_receipt_payload: payload,
-        job_started_receipt_signature: signed.validator_signature,
-        streaming_details: None,
-        executor_timing: None,
-        muster: None,
-    })))
+    Ok(ValidatorToMiner::V0InitialJobRequest(Box::new(
+        InitialJobRequest {
+            job_uuid,
+            executor_class: CLASS,
+            docker_image: Some("hello:latest".to_owned()),
+            timeout_seconds: Some(3_600),
+            volume: None,
+            job_started_receipt_payload: payload,
+            job_started_receipt_signature: signed.validator_signature,
+            streaming_details: None,
+            executor_timing: None,
+            muster: None,
+        },
+    )))
 }

@@ -24,7 +24,7 @@ use muster_executor::Config;
 use muster_executor::persistent::serve;
 use muster_process::{SharedClock, SystemClock, Tasks, tls};
 use muster_protocol::wire::decode;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
 use muster_protocol::{AttemptId, Digest};
 use muster_websocket::{Greeting, Limits, Peer, PeerSession, Socket};
 use serde_json::json;
@@ -264,11 +264,11 @@ struct Miner {
 struct Executor;
 
 impl Peer for Executor {
-    type In = FromMiner;
+    type In = ExecutorToMiner;
     type Out = String;
     type Malformed = muster_protocol::wire::WireError;
 
-    fn decode(frame: &str) -> Result<FromMiner, Self::Malformed> {
+    fn decode(frame: &str) -> Result<ExecutorToMiner, Self::Malformed> {
         decode(frame)
     }
 
@@ -347,22 +347,22 @@ impl Miner {
         }
         loop {
             let message = self.session.recv().await?.context("the executor left")?;
-            if let FromMiner::V0JobFinishedRequest(finished) = &message {
+            if let ExecutorToMiner::V0JobFinishedRequest(finished) = &message {
                 ensure!(finished.docker_process_stdout == "end\n", "{finished:?}");
                 if lease == Lease::Held {
                     self.session.send(&end_stored(attempt)).await?;
                 }
             }
-            if matches!(message, FromMiner::V0ExecutorReadyRequest(_)) {
+            if matches!(message, ExecutorToMiner::V0ExecutorReadyRequest(_)) {
                 self.session.send(&request(attempt, &self.image)).await?;
             }
             if matches!(
                 message,
-                FromMiner::V0JobFailedRequest(_) | FromMiner::V0HordeFailedRequest(_)
+                ExecutorToMiner::V0JobFailedRequest(_) | ExecutorToMiner::V0HordeFailedRequest(_)
             ) {
                 bail!("{message:?}");
             }
-            if matches!(message, FromMiner::MusterLeaseOver(_)) {
+            if matches!(message, ExecutorToMiner::MusterLeaseOver(_)) {
                 return Ok(());
             }
         }

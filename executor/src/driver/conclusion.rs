@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use muster_process::error::Causes;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
 use muster_protocol::{AttemptId, JobTrace, ParticipantType};
 use muster_span_export::{SpanBatch, spans_of};
 use tokio::time::timeout;
@@ -77,7 +77,7 @@ impl Driver {
     }
 
     /// The last messages of the attempt.
-    fn end_messages(&mut self, conclusion: &Conclusion) -> Vec<FromMiner> {
+    fn end_messages(&mut self, conclusion: &Conclusion) -> Vec<ExecutorToMiner> {
         let outputs = match &mut self.stage {
             AttemptStage::Placed(placed) => placed.outputs.take(),
             AttemptStage::AwaitingOffer

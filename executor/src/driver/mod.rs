@@ -15,8 +15,9 @@ use muster_checkpoint_transfer::LastLook;
 use muster_protocol::job::Fault;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::executor::{ExecutorUp, SessionClosed};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::miner::{
-    AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, StreamingJobReady, ToMiner,
+    AttemptNotice, ExecutorReady, InitialJobRequest, JobRequest, StreamingJobReady,
 };
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, JobStage, Timestamp, TraceParent};
 use tokio_util::sync::CancellationToken;
@@ -159,39 +160,41 @@ impl Driver {
         }
     }
 
-    fn handle_message(&mut self, message: ToMiner) -> Option<Event> {
+    fn handle_message(&mut self, message: MinerToExecutor) -> Option<Event> {
         match message {
-            ToMiner::V0InitialJobRequest(offer) => self.accept_offer(offer),
-            ToMiner::V0JobRequest(job)
+            MinerToExecutor::V0InitialJobRequest(offer) => self.accept_offer(offer),
+            MinerToExecutor::V0JobRequest(job)
                 if job.job_uuid == self.attempt() && self.request.is_none() && !self.stage.has_request() =>
             {
                 self.link.note_job();
                 self.request = Some(job);
                 Some(self.complete_request())
             }
-            ToMiner::MusterFetchImage(fetch) if fetch.job_uuid == self.attempt() => Some(Event::FetchGranted),
-            ToMiner::MusterCancelJob(cancel) if cancel.job_uuid == self.attempt() => {
+            MinerToExecutor::MusterFetchImage(fetch) if fetch.job_uuid == self.attempt() => {
+                Some(Event::FetchGranted)
+            }
+            MinerToExecutor::MusterCancelJob(cancel) if cancel.job_uuid == self.attempt() => {
                 Some(Event::Abandoned(Abandonment::Cancelled(cancel.reason)))
             }
-            ToMiner::MusterSessionSealed(sealed) if sealed.job_uuid == self.attempt() => {
+            MinerToExecutor::MusterSessionSealed(sealed) if sealed.job_uuid == self.attempt() => {
                 if let AttemptStage::Placed(placed) = &mut self.stage {
                     placed.session.pass_attestation(sealed);
                 }
                 None
             }
-            ToMiner::MusterCheckpointKept(kept) if kept.job_uuid == self.attempt() => {
+            MinerToExecutor::MusterCheckpointKept(kept) if kept.job_uuid == self.attempt() => {
                 if let Some(keeper) = self.stage.keeper() {
                     keeper.note_kept(kept.number);
                 }
                 None
             }
-            ToMiner::MusterDrain(drain) if drain.job_uuid == self.attempt() => {
+            MinerToExecutor::MusterDrain(drain) if drain.job_uuid == self.attempt() => {
                 if let AttemptStage::Placed(placed) = &self.stage {
                     self.steps.ask_to_save(&placed.job, drain.lead_s);
                 }
                 None
             }
-            ToMiner::GenericError(error) => {
+            MinerToExecutor::GenericError(error) => {
                 let details = error.details.unwrap_or_default();
                 // Before the offer it can only be about the lease; ComputeHorde's miner then leaves the socket open.
                 if self.machine.state() == AttemptState::AwaitingOffer {
@@ -200,21 +203,16 @@ impl Driver {
                 tracing::warn!(details, "the miner reports an error");
                 None
             }
-            ToMiner::V0JobRequest(_)
-            | ToMiner::MusterCancelJob(_)
-            | ToMiner::MusterSessionSealed(_)
-            | ToMiner::ValidatorAuthForMiner(_)
-            | ToMiner::V0MainHotkeyMessage(_)
-            | ToMiner::V0JobAcceptedReceiptRequest(_)
-            | ToMiner::V0JobFinishedReceiptRequest(_)
-            | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterWhitelist(_)
-            | ToMiner::MusterFetchImage(_)
-            | ToMiner::MusterLeaseHeld(_)
-            | ToMiner::MusterEndStored(_)
-            | ToMiner::MusterCheckpointKept(_)
-            | ToMiner::MusterDrain(_)
-            | ToMiner::MusterAudit(_) => {
+            MinerToExecutor::V0JobRequest(_)
+            | MinerToExecutor::MusterCancelJob(_)
+            | MinerToExecutor::MusterSessionSealed(_)
+            | MinerToExecutor::MusterExecutorEnrolled(_)
+            | MinerToExecutor::MusterWhitelist(_)
+            | MinerToExecutor::MusterFetchImage(_)
+            | MinerToExecutor::MusterLeaseHeld(_)
+            | MinerToExecutor::MusterEndStored(_)
+            | MinerToExecutor::MusterCheckpointKept(_)
+            | MinerToExecutor::MusterDrain(_) => {
                 tracing::warn!("ignored a message that is not for this attempt");
                 None
             }
@@ -329,7 +327,9 @@ impl Driver {
                 // The time of the uploads counts from then on.
                 let job_uuid = self.attempt();
                 self.link
-                    .queue_report(FromMiner::V0ExecutionDoneRequest(AttemptNotice { job_uuid }));
+                    .queue_report(ExecutorToMiner::V0ExecutionDoneRequest(AttemptNotice {
+                        job_uuid,
+                    }));
                 None
             }
             StepResult::Uploaded(uploaded, failure) => {
@@ -415,7 +415,7 @@ impl Driver {
                     job_uuid: notice.job_uuid,
                     executor_token: None,
                 };
-                self.report(FromMiner::V0ExecutorReadyRequest(ready)).await;
+                self.report(ExecutorToMiner::V0ExecutorReadyRequest(ready)).await;
             }
             Effect::PlaceVolumes => match &self.stage {
                 AttemptStage::Requested(request) => self.steps.place_inputs(request),
@@ -424,7 +424,7 @@ impl Driver {
                 | AttemptStage::Prepared(_)
                 | AttemptStage::Placed(_) => self.steps.report_defect("place inputs of"),
             },
-            Effect::ReportVolumesReady => self.report(FromMiner::V0VolumesReadyRequest(notice)).await,
+            Effect::ReportVolumesReady => self.report(ExecutorToMiner::V0VolumesReadyRequest(notice)).await,
             Effect::Run => {
                 self.begin_journal().await;
                 self.with_placed("run", |steps, placed| steps.run(placed));
@@ -437,7 +437,7 @@ impl Driver {
             Effect::ReportSession => self.report_session().await,
             Effect::CloseSession => self.steps.end_session.cancel(),
             Effect::Stop => self.with_placed("stop", |steps, placed| steps.stop(&placed.job)),
-            Effect::ReportExecutionDone => self.report(FromMiner::V0ExecutionDoneRequest(notice)).await,
+            Effect::ReportExecutionDone => self.report(ExecutorToMiner::V0ExecutionDoneRequest(notice)).await,
             Effect::Collect => self.with_placed("collect", |steps, placed| steps.collect(&placed.job)),
             Effect::Conclude(conclusion) => return Some(conclusion),
         }
@@ -451,7 +451,7 @@ impl Driver {
             registry: self.registry.clone().unwrap_or_default(),
             image_s: self.context.config().pull_s,
         };
-        self.report(FromMiner::MusterExecutorUp(up)).await;
+        self.report(ExecutorToMiner::MusterExecutorUp(up)).await;
         self.steps.repeat_image_progress();
     }
 
@@ -488,7 +488,8 @@ impl Driver {
             miner_signature: None,
         };
         self.steps.serve(*open);
-        self.report(FromMiner::V0StreamingJobReadyRequest(ready)).await;
+        self.report(ExecutorToMiner::V0StreamingJobReadyRequest(ready))
+            .await;
     }
 
     /// Sends the close of the session if there is one. Only a Muster miner understands it.
@@ -503,10 +504,10 @@ impl Driver {
             job_uuid: self.attempt(),
             close,
         };
-        self.report(FromMiner::MusterSessionClosed(closed)).await;
+        self.report(ExecutorToMiner::MusterSessionClosed(closed)).await;
     }
 
-    async fn report(&mut self, message: FromMiner) {
+    async fn report(&mut self, message: ExecutorToMiner) {
         self.link.report(message).await;
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::wire::executor::LeaseHeld;
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{AttemptId, Feature, Timestamp};
 use muster_websocket::SocketError;
@@ -41,7 +41,7 @@ pub(crate) struct MinerLink {
     /// The miner's terms of a return; `None` if the executor cannot return.
     held: Option<LeaseHeld>,
     /// Every report, in order.
-    reports: Vec<FromMiner>,
+    reports: Vec<ExecutorToMiner>,
     /// How many of them were sent over the connection of the moment.
     sent: usize,
     /// When the executor got the job.
@@ -160,7 +160,7 @@ impl MinerLink {
 
     /// Adds the last reports to the journal, which then needs no container any more. They are sent with the next report
     /// or receipt.
-    pub(crate) fn note_end(&mut self, messages: Vec<FromMiner>) {
+    pub(crate) fn note_end(&mut self, messages: Vec<ExecutorToMiner>) {
         self.reports.extend(messages);
         self.over = true;
         self.note();
@@ -197,13 +197,13 @@ impl MinerLink {
     }
 
     /// Adds a report, which the next receipt sends.
-    pub(crate) fn queue_report(&mut self, message: FromMiner) {
+    pub(crate) fn queue_report(&mut self, message: ExecutorToMiner) {
         self.reports.push(message);
         self.note();
     }
 
     /// Adds a report, and sends it if there is a connection. A connection that fails shows at the next receipt.
-    pub(crate) async fn report(&mut self, message: FromMiner) {
+    pub(crate) async fn report(&mut self, message: ExecutorToMiner) {
         self.queue_report(message);
         self.flush().await;
     }
@@ -214,7 +214,9 @@ impl MinerLink {
             self.flush().await;
             match &mut self.line {
                 LeaseLine::Open(connection) => match connection.recv().await {
-                    Received::Message(ToMiner::MusterLeaseHeld(held)) if held.job_uuid == self.attempt => {
+                    Received::Message(MinerToExecutor::MusterLeaseHeld(held))
+                        if held.job_uuid == self.attempt =>
+                    {
                         self.held = Some(held);
                         self.note();
                     }
@@ -237,7 +239,7 @@ impl MinerLink {
                     match back {
                         Ok((connection, held)) => self.come_back(connection, held),
                         Err(reason) => {
-                            return Received::Message(ToMiner::MusterCancelJob(CancelJob {
+                            return Received::Message(MinerToExecutor::MusterCancelJob(CancelJob {
                                 job_uuid: self.attempt,
                                 reason,
                             }));
@@ -286,11 +288,15 @@ impl MinerLink {
                 () = clock.sleep_until(until) => return Err("it did not confirm the last report".to_owned()),
             };
             match received {
-                Received::Message(ToMiner::MusterEndStored(stored)) if stored.job_uuid == self.attempt => {
+                Received::Message(MinerToExecutor::MusterEndStored(stored))
+                    if stored.job_uuid == self.attempt =>
+                {
                     return Ok(());
                 }
                 // The lease has ended there, with this report or without it.
-                Received::Message(ToMiner::MusterCancelJob(cancel)) if cancel.job_uuid == self.attempt => {
+                Received::Message(MinerToExecutor::MusterCancelJob(cancel))
+                    if cancel.job_uuid == self.attempt =>
+                {
                     return Ok(());
                 }
                 Received::Lost(reason) => return Err(reason),
@@ -348,10 +354,10 @@ impl MinerLink {
 }
 
 /// Sends a message, unless the miner does not know it.
-async fn send_known(sender: &Sender<Miner>, message: &FromMiner) -> Result<(), SocketError> {
-    let is_metrics = matches!(message, FromMiner::MusterJobMetrics(_));
-    let is_proofs = matches!(message, FromMiner::MusterSessionProofs(_));
-    let is_checkpoint = matches!(message, FromMiner::MusterCheckpoint(_));
+async fn send_known(sender: &Sender<Miner>, message: &ExecutorToMiner) -> Result<(), SocketError> {
+    let is_metrics = matches!(message, ExecutorToMiner::MusterJobMetrics(_));
+    let is_proofs = matches!(message, ExecutorToMiner::MusterSessionProofs(_));
+    let is_checkpoint = matches!(message, ExecutorToMiner::MusterCheckpoint(_));
     let features = sender.features();
     if is_checkpoint && !features.has(Feature::Checkpoints) {
         return Ok(());
@@ -367,7 +373,7 @@ async fn send_known(sender: &Sender<Miner>, message: &FromMiner) -> Result<(), S
 impl MinerOutlet {
     /// Sends one message, over the next connection if the one of the moment fails. A message may arrive twice. A
     /// message that the miner does not know is left out.
-    pub(crate) async fn send(&mut self, message: &FromMiner) -> Result<(), LinkClosed> {
+    pub(crate) async fn send(&mut self, message: &ExecutorToMiner) -> Result<(), LinkClosed> {
         loop {
             let sender = self.0.borrow_and_update().clone();
             if let Some(sender) = sender
@@ -380,7 +386,7 @@ impl MinerOutlet {
     }
 
     /// Sends one message over the connection of the moment; not at all if there is none that takes it.
-    pub(crate) async fn try_send(&self, message: &FromMiner) {
+    pub(crate) async fn try_send(&self, message: &ExecutorToMiner) {
         let sender = self.0.borrow().clone();
         if let Some(sender) = sender {
             // The message is one whose loss changes nothing.

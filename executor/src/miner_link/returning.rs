@@ -9,7 +9,7 @@ use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
 use muster_protocol::wire::executor::{LeaseHeld, Reattach};
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::{AttemptId, Digest, Timestamp};
 use muster_websocket::session::Sender;
 use muster_websocket::{Greeting, Limits, connect};
@@ -56,7 +56,7 @@ pub(crate) struct SharedLine {
     /// Sends to the miner.
     pub(crate) sender: Sender<Miner>,
     /// Asks for the messages of one attempt.
-    pub(crate) subscribe: mpsc::UnboundedSender<(AttemptId, mpsc::Sender<ToMiner>)>,
+    pub(crate) subscribe: mpsc::UnboundedSender<(AttemptId, mpsc::Sender<MinerToExecutor>)>,
 }
 
 /// Everything that a returning executor shows.
@@ -154,10 +154,10 @@ async fn await_answer(connection: &mut LeaseConnection, attempt: AttemptId) -> M
     let answer = async {
         loop {
             match connection.recv().await {
-                Received::Message(ToMiner::MusterLeaseHeld(held)) if held.job_uuid == attempt => {
+                Received::Message(MinerToExecutor::MusterLeaseHeld(held)) if held.job_uuid == attempt => {
                     return MinerAnswer::Held(held);
                 }
-                Received::Message(ToMiner::MusterCancelJob(cancel)) if cancel.job_uuid == attempt => {
+                Received::Message(MinerToExecutor::MusterCancelJob(cancel)) if cancel.job_uuid == attempt => {
                     return MinerAnswer::Refused(cancel.reason);
                 }
                 Received::Lost(_) => return MinerAnswer::Silence,
@@ -173,9 +173,9 @@ async fn await_answer(connection: &mut LeaseConnection, attempt: AttemptId) -> M
 // === impl ReturnTicket ===
 
 impl ReturnTicket {
-    fn message(&self) -> FromMiner {
+    fn message(&self) -> ExecutorToMiner {
         let age = |since| self.clock.now().since(since).as_millis();
-        FromMiner::MusterReattach(Reattach {
+        ExecutorToMiner::MusterReattach(Reattach {
             job_uuid: self.held.job_uuid,
             epoch: self.held.epoch,
             secret: self.held.secret.clone(),

@@ -9,7 +9,8 @@ use std::time::Duration;
 use muster_process::error::Causes;
 use muster_process::{Coded as _, SharedClock};
 use muster_protocol::wire::executor::{ExecutorHello, LeaseOver};
-use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, ToMiner};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
+use muster_protocol::wire::miner::InitialJobRequest;
 use muster_protocol::wire::muster::{ListedImage, MAX_LISTED_IMAGES};
 use muster_protocol::{AttemptId, Digest, ExecutorToken};
 use muster_websocket::reconnect::AfterConnection;
@@ -62,7 +63,7 @@ struct MinerConnection {
     executor: Arc<PersistentExecutor>,
     sender: Sender<Miner>,
     /// The inboxes of the leases that receive over this connection.
-    inboxes: HashMap<AttemptId, mpsc::Sender<ToMiner>>,
+    inboxes: HashMap<AttemptId, mpsc::Sender<MinerToExecutor>>,
     /// A lease received over this connection.
     useful: bool,
     /// Whether the executor was being emptied, and how many jobs it had, in its hello.
@@ -86,7 +87,7 @@ impl PersistentExecutor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             busy,
         };
-        if let Err(error) = sender.send(&FromMiner::MusterExecutorHello(hello)).await {
+        if let Err(error) = sender.send(&ExecutorToMiner::MusterExecutorHello(hello)).await {
             tracing::warn!(error = %Causes(&error), "the connection ended before the hello was sent");
             return AfterConnection::Again;
         }
@@ -206,7 +207,7 @@ impl PersistentExecutor {
         let line = self.lines.borrow().clone();
         // The place of a job that ends while the executor is being emptied must not be given away.
         if let Some(line) = line.filter(|_| !self.is_draining()) {
-            let over = FromMiner::MusterLeaseOver(LeaseOver { job_uuid: attempt });
+            let over = ExecutorToMiner::MusterLeaseOver(LeaseOver { job_uuid: attempt });
             if let Err(error) = line.sender.send(&over).await {
                 // The next hello does not count it.
                 tracing::debug!(error = %Causes(&error), "the end of a lease could not be sent to the miner");
@@ -226,7 +227,7 @@ impl MinerConnection {
     async fn run(
         mut self,
         mut receiver: Receiver<Miner>,
-        mut subscriptions: mpsc::UnboundedReceiver<(AttemptId, mpsc::Sender<ToMiner>)>,
+        mut subscriptions: mpsc::UnboundedReceiver<(AttemptId, mpsc::Sender<MinerToExecutor>)>,
     ) -> AfterConnection {
         let executor = Arc::clone(&self.executor);
         let (clock, stop) = (Arc::clone(executor.clock()), executor.process.shutdown.clone());
@@ -290,31 +291,26 @@ impl MinerConnection {
         draining != was_draining || (draining && jobs != self.executor.count_leases())
     }
 
-    fn handle_message(&mut self, message: ToMiner) {
+    fn handle_message(&mut self, message: MinerToExecutor) {
         let attempt = match &message {
-            ToMiner::V0InitialJobRequest(offer) => return self.begin_lease(offer.clone()),
-            ToMiner::V0JobRequest(job) => Some(job.job_uuid),
-            ToMiner::MusterCancelJob(cancel) => Some(cancel.job_uuid),
-            ToMiner::MusterSessionSealed(sealed) => Some(sealed.job_uuid),
-            ToMiner::MusterFetchImage(fetch) => Some(fetch.job_uuid),
-            ToMiner::MusterLeaseHeld(held) => Some(held.job_uuid),
-            ToMiner::MusterEndStored(stored) => Some(stored.job_uuid),
-            ToMiner::MusterCheckpointKept(kept) => Some(kept.job_uuid),
-            ToMiner::MusterDrain(drain) => Some(drain.job_uuid),
-            ToMiner::MusterWhitelist(notice) => {
+            MinerToExecutor::V0InitialJobRequest(offer) => return self.begin_lease(offer.clone()),
+            MinerToExecutor::V0JobRequest(job) => Some(job.job_uuid),
+            MinerToExecutor::MusterCancelJob(cancel) => Some(cancel.job_uuid),
+            MinerToExecutor::MusterSessionSealed(sealed) => Some(sealed.job_uuid),
+            MinerToExecutor::MusterFetchImage(fetch) => Some(fetch.job_uuid),
+            MinerToExecutor::MusterLeaseHeld(held) => Some(held.job_uuid),
+            MinerToExecutor::MusterEndStored(stored) => Some(stored.job_uuid),
+            MinerToExecutor::MusterCheckpointKept(kept) => Some(kept.job_uuid),
+            MinerToExecutor::MusterDrain(drain) => Some(drain.job_uuid),
+            MinerToExecutor::MusterWhitelist(notice) => {
                 self.update_listed(notice.images.clone());
                 None
             }
-            ToMiner::GenericError(error) => {
+            MinerToExecutor::GenericError(error) => {
                 tracing::warn!(details = error.details, "the miner reports an error");
                 None
             }
-            ToMiner::ValidatorAuthForMiner(_)
-            | ToMiner::MusterAudit(_)
-            | ToMiner::V0MainHotkeyMessage(_)
-            | ToMiner::V0JobAcceptedReceiptRequest(_)
-            | ToMiner::V0JobFinishedReceiptRequest(_)
-            | ToMiner::MusterExecutorEnrolled(_) => {
+            MinerToExecutor::MusterExecutorEnrolled(_) => {
                 tracing::warn!("ignored a message that is not for an executor");
                 None
             }
@@ -345,7 +341,7 @@ impl MinerConnection {
                 drop(leases);
                 // Repeated to a lease that came back.
                 if let Some(inbox) = self.inboxes.get(&attempt) {
-                    let _ = inbox.try_send(ToMiner::V0InitialJobRequest(offer));
+                    let _ = inbox.try_send(MinerToExecutor::V0InitialJobRequest(offer));
                 }
                 return;
             }
@@ -353,7 +349,7 @@ impl MinerConnection {
         }
         let (inbox, messages) = mpsc::channel(INBOX);
         // The inbox is empty.
-        let _ = inbox.try_send(ToMiner::V0InitialJobRequest(offer));
+        let _ = inbox.try_send(MinerToExecutor::V0InitialJobRequest(offer));
         self.inboxes.insert(attempt, inbox);
         self.useful = true;
         // The connection proves who the miner is; the token only names the container.
@@ -377,7 +373,7 @@ impl MinerConnection {
             (meter, metrics)
         });
         let (meter, metrics) = measured.await.ok()?;
-        let message = FromMiner::MusterExecutorMetrics(Box::new(metrics));
+        let message = ExecutorToMiner::MusterExecutorMetrics(Box::new(metrics));
         if let Err(error) = self.sender.send(&message).await {
             tracing::debug!(error = %Causes(&error), "the metrics of this machine could not be sent to the miner");
         }

@@ -19,7 +19,7 @@ use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock, Tasks, tls};
 use muster_protocol::Digest;
 use muster_protocol::wire::executor::{EnrolExecutor, OneTimeSecret};
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::muster::ListedImage;
 use muster_websocket::reconnect::Reconnecting;
 use muster_websocket::tls::connect_known;
@@ -83,16 +83,16 @@ async fn show_invitation(
     };
     let lost = |error: &dyn std::error::Error| Error::MinerLost(error.to_string());
     session
-        .send(&FromMiner::MusterEnrolExecutor(request))
+        .send(&ExecutorToMiner::MusterEnrolExecutor(request))
         .await
         .map_err(|error| lost(&error))?;
     match session.recv().await.map_err(|error| lost(&error))? {
-        Some(ToMiner::MusterExecutorEnrolled(enrolled)) => {
+        Some(MinerToExecutor::MusterExecutorEnrolled(enrolled)) => {
             tracing::info!(class = %enrolled.class, miner = membership.address, "enrolled");
             session.close(CloseCode::Normal, "").await;
             Ok(())
         }
-        Some(ToMiner::GenericError(error)) => Err(Error::Refused(error.details.unwrap_or_default())),
+        Some(MinerToExecutor::GenericError(error)) => Err(Error::Refused(error.details.unwrap_or_default())),
         Some(_) | None => Err(Error::MinerLost("it did not answer to the token".to_owned())),
     }
 }

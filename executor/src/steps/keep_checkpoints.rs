@@ -7,7 +7,7 @@ use muster_checkpoint_transfer::{CheckpointKeeper, FollowedPlace, KeeperHandle, 
 use muster_containers::owned_folders::ClaimedFolder;
 use muster_job_metrics::ProgramFollower;
 use muster_protocol::wire::checkpoints::{CheckpointNotice, CheckpointOrder};
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
 
 use super::checkpoint_blocks::open_blocks;
 use super::job::PlacedJob;
@@ -46,7 +46,7 @@ pub(crate) fn keep_checkpoints(
             followed.note_checkpoint(notice.number.into());
             let miner = miner.clone();
             async move {
-                let message = FromMiner::MusterCheckpoint(Box::new(notice));
+                let message = ExecutorToMiner::MusterCheckpoint(Box::new(notice));
                 miner.try_send(&message).await;
             }
             .boxed()

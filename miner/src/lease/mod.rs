@@ -14,10 +14,12 @@ use std::time::Duration;
 
 use muster_process::certificate::digest_of_pem;
 use muster_protocol::wire::executor::{ExecutorUp, OneTimeSecret, SessionClosed};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
 use muster_protocol::wire::miner::{
-    FromMiner, HordeFailed, InitialJobRequest, JobFailed, JobFinished, JobRequest, MachineSpecs,
-    StreamingDetails, StreamingJobReady, ToMiner,
+    HordeFailed, InitialJobRequest, JobFailed, JobFinished, JobRequest, MachineSpecs, StreamingDetails,
+    StreamingJobReady,
 };
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{
     AttemptId, ExecutorClass, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
 };
@@ -134,7 +136,7 @@ pub enum ExecutorReport {
     /// A generic error, in its words.
     Error(String),
     /// Live output or progress, for validators that are connected now.
-    Live(Box<FromMiner>),
+    Live(Box<MinerToValidator>),
 }
 
 /// An event of a lease.
@@ -171,7 +173,7 @@ pub enum Event {
         reason: String,
     },
     /// A message of the validator's or the miner's own that a running executor gets as it is.
-    Forwarded(Box<ToMiner>),
+    Forwarded(Box<MinerToExecutor>),
     /// The miner stops. A lease whose executor can come back stays open.
     MinerStops,
     /// Time has passed.
@@ -184,11 +186,11 @@ pub enum Effect {
     /// The lease is over: its history must be durable before any later effect.
     Ended(LeaseEnding),
     /// Tell the validator.
-    Tell(Box<FromMiner>),
+    Tell(Box<MinerToValidator>),
     /// Tell the validator if it is connected now. It is no part of the history.
-    Live(Box<FromMiner>),
+    Live(Box<MinerToValidator>),
     /// Tell the executor.
-    Order(Box<ToMiner>),
+    Order(Box<MinerToExecutor>),
     /// Stop the executor, after a grace period to leave by itself.
     StopExecutor,
     /// Make the lease durable before any later effect: its executor may come back to another process of this miner.
@@ -290,8 +292,8 @@ pub fn horde_failed(
     reported_by: ParticipantType,
     reason: HordeFailureReason,
     message: String,
-) -> FromMiner {
-    FromMiner::V0HordeFailedRequest(HordeFailed {
+) -> MinerToValidator {
+    MinerToValidator::V0HordeFailedRequest(HordeFailed {
         job_uuid: attempt,
         reported_by,
         message,

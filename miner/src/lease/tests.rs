@@ -101,7 +101,7 @@ fn payload() -> Event {
     Event::Payload(Box::new(job(attempt())))
 }
 
-fn kinds(history: &[FromMiner]) -> Vec<String> {
+fn kinds(history: &[MinerToValidator]) -> Vec<String> {
     let kind = |message| {
         serde_json::to_value(message).unwrap()["message_type"]
             .as_str()
@@ -111,12 +111,12 @@ fn kinds(history: &[FromMiner]) -> Vec<String> {
     history.iter().map(kind).collect()
 }
 
-fn is_final(message: &FromMiner) -> bool {
+fn is_final(message: &MinerToValidator) -> bool {
     matches!(
         message,
-        FromMiner::V0JobFinishedRequest(_)
-            | FromMiner::V0JobFailedRequest(_)
-            | FromMiner::V0HordeFailedRequest(_)
+        MinerToValidator::V0JobFinishedRequest(_)
+            | MinerToValidator::V0JobFailedRequest(_)
+            | MinerToValidator::V0HordeFailedRequest(_)
     )
 }
 
@@ -162,7 +162,7 @@ fn the_executor_learns_its_own_address_for_a_streaming_job() {
     let [Effect::Order(order)] = effects.as_slice() else {
         panic!("{effects:?}")
     };
-    let ToMiner::V0InitialJobRequest(offer) = &**order else {
+    let MinerToExecutor::V0InitialJobRequest(offer) = &**order else {
         panic!("{order:?}")
     };
     let details = offer.streaming_details.clone().unwrap();
@@ -202,7 +202,7 @@ fn each_silence_has_its_name() {
             .unwrap();
         assert_eq!(early, vec![]);
         lease.apply(Event::Tick, lease.deadline()).unwrap();
-        let Some(FromMiner::V0HordeFailedRequest(failure)) = lease.history().last() else {
+        let Some(MinerToValidator::V0HordeFailedRequest(failure)) = lease.history().last() else {
             panic!()
         };
         assert_eq!(failure.reported_by, ParticipantType::Miner);
@@ -263,7 +263,7 @@ fn a_program_that_can_go_on_elsewhere_is_asked_to_leave_when_the_lent_time_is_al
         panic!("{asked:?}")
     };
     assert!(
-        matches!(&**order, ToMiner::MusterDrain(drain) if drain.lead_s == 50),
+        matches!(&**order, MinerToExecutor::MusterDrain(drain) if drain.lead_s == 50),
         "{order:?}"
     );
     // It is asked once. A program that does not leave ends with its lease, and nobody is blamed for its length.
@@ -276,7 +276,7 @@ fn a_program_that_can_go_on_elsewhere_is_asked_to_leave_when_the_lent_time_is_al
     );
     let effects = lease.apply(Event::Tick, end).unwrap();
     assert_eq!(effects.last(), Some(&Effect::StopExecutor));
-    let Some(FromMiner::V0HordeFailedRequest(failure)) = lease.history().last() else {
+    let Some(MinerToValidator::V0HordeFailedRequest(failure)) = lease.history().last() else {
         panic!()
     };
     let context = failure.context.as_ref().unwrap();
@@ -293,7 +293,7 @@ fn an_exit_says_something_only_before_the_executor_dials_in() {
     early
         .apply(Event::ExecutorExited("no such file".to_owned()), start())
         .unwrap();
-    let Some(FromMiner::V0HordeFailedRequest(failure)) = early.history().last() else {
+    let Some(MinerToValidator::V0HordeFailedRequest(failure)) = early.history().last() else {
         panic!()
     };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorSpinupFailed);
@@ -306,7 +306,7 @@ fn an_exit_says_something_only_before_the_executor_dials_in() {
         vec![]
     );
     late.apply(Event::ExecutorGone, start()).unwrap();
-    let Some(FromMiner::V0HordeFailedRequest(failure)) = late.history().last() else {
+    let Some(MinerToValidator::V0HordeFailedRequest(failure)) = late.history().last() else {
         panic!()
     };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
@@ -441,7 +441,7 @@ fn sealed(lease: &mut Lease, sealing: SealingRequest) -> SessionSealed {
     let [Effect::Order(order)] = effects.as_slice() else {
         panic!("{effects:?}")
     };
-    let ToMiner::MusterSessionSealed(answer) = &**order else {
+    let MinerToExecutor::MusterSessionSealed(answer) = &**order else {
         panic!("{order:?}")
     };
     answer.clone()

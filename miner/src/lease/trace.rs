@@ -1,7 +1,7 @@
 //! The stages of a lease as its validator is told them with the end, if its offer had the context of a trace.
 
 use muster_protocol::trace::TRACE_KEY;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{
     AttemptId, JobTrace, ParticipantType, StageTime, Timestamp, TraceParent, TraceStage, context_below,
 };
@@ -102,7 +102,7 @@ fn stage_of(state: LeaseState) -> Option<TraceStage> {
 
 /// Puts the lease's trace into its last message, in place of the executor's: the executor's own stages stay. Without a
 /// trace the validator gets none.
-pub(super) fn add_trace(trace: Option<&LeaseTrace>, message: &mut FromMiner) {
+pub(super) fn add_trace(trace: Option<&LeaseTrace>, message: &mut MinerToValidator) {
     let merge = |told: Option<JobTrace>| {
         let trace = trace?;
         let mut merged = JobTrace::new(trace.kept.parent);
@@ -113,12 +113,12 @@ pub(super) fn add_trace(trace: Option<&LeaseTrace>, message: &mut FromMiner) {
         merged.stages.extend(executors.take(MAX_TOLD));
         Some(merged)
     };
-    let context = if let FromMiner::V0JobFinishedRequest(finished) = message {
+    let context = if let MinerToValidator::V0JobFinishedRequest(finished) = message {
         finished.trace = merge(finished.trace.take().map(|told| *told)).map(Box::new);
         return;
-    } else if let FromMiner::V0JobFailedRequest(failed) = message {
+    } else if let MinerToValidator::V0JobFailedRequest(failed) = message {
         &mut failed.context
-    } else if let FromMiner::V0HordeFailedRequest(failed) = message {
+    } else if let MinerToValidator::V0HordeFailedRequest(failed) = message {
         &mut failed.context
     } else {
         return;
@@ -133,13 +133,13 @@ pub(super) fn add_trace(trace: Option<&LeaseTrace>, message: &mut FromMiner) {
 }
 
 /// The trace in the last message of a lease.
-pub(crate) fn read_trace(last: &FromMiner) -> Option<JobTrace> {
+pub(crate) fn read_trace(last: &MinerToValidator) -> Option<JobTrace> {
     let in_context = |context: &Option<Value>| context.as_ref()?.get(TRACE_KEY).and_then(JobTrace::read);
-    if let FromMiner::V0JobFinishedRequest(finished) = last {
+    if let MinerToValidator::V0JobFinishedRequest(finished) = last {
         finished.trace.as_deref().cloned()
-    } else if let FromMiner::V0JobFailedRequest(failed) = last {
+    } else if let MinerToValidator::V0JobFailedRequest(failed) = last {
         in_context(&failed.context)
-    } else if let FromMiner::V0HordeFailedRequest(failed) = last {
+    } else if let MinerToValidator::V0HordeFailedRequest(failed) = last {
         in_context(&failed.context)
     } else {
         None
@@ -176,8 +176,8 @@ mod tests {
         trace
     }
 
-    fn finished(told: Option<JobTrace>) -> FromMiner {
-        FromMiner::V0JobFinishedRequest(JobFinished {
+    fn finished(told: Option<JobTrace>) -> MinerToValidator {
+        MinerToValidator::V0JobFinishedRequest(JobFinished {
             job_uuid: attempt(),
             docker_process_stdout: String::new(),
             docker_process_stderr: String::new(),
@@ -235,7 +235,7 @@ mod tests {
         let mut stranger = finished(read_trace(&message));
         add_trace(None, &mut stranger);
         assert_eq!(read_trace(&stranger), None);
-        if let FromMiner::V0HordeFailedRequest(failed) = &mut message {
+        if let MinerToValidator::V0HordeFailedRequest(failed) = &mut message {
             failed.context = Some(json!("free in form"));
         }
         add_trace(None, &mut message);

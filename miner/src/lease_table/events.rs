@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use muster_protocol::wire::executor::OneTimeSecret;
-use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobRequest, ToMiner};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
+use muster_protocol::wire::miner::{AttemptNotice, InitialJobRequest, JobRequest};
 use muster_protocol::wire::muster::{CancelJob, ListedImage, WhitelistNotice};
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, FeatureSet, Manifest, Receipt, ReceiptKind, Timestamp,
     ValidatorKey,
@@ -93,7 +95,7 @@ pub enum Event {
         /// The attempt of the lease.
         attempt: AttemptId,
         /// The message as it arrived.
-        message: Box<ToMiner>,
+        message: Box<MinerToExecutor>,
     },
     /// A validator publishes the images that may serve its sealed sessions.
     Listed {
@@ -191,14 +193,14 @@ pub enum Effect {
         /// The connections of the validators.
         to: Vec<ConnectionId>,
         /// The message to send.
-        message: Box<FromMiner>,
+        message: Box<MinerToValidator>,
     },
     /// Send live output or progress to Muster validators; it may be dropped.
     Live {
         /// The connections of the validators.
         to: Vec<ConnectionId>,
         /// The message to send.
-        message: Box<FromMiner>,
+        message: Box<MinerToValidator>,
     },
     /// Send a validator the history of an ended lease, read from the store.
     Retell {
@@ -259,7 +261,7 @@ pub enum Effect {
         /// The attempt of the lease.
         attempt: AttemptId,
         /// The message to send.
-        message: Box<ToMiner>,
+        message: Box<MinerToExecutor>,
     },
     /// Tell persistent executors to fetch these images.
     Shelve(Vec<ListedImage>),
@@ -296,7 +298,7 @@ pub enum LeaseWrite {
         /// Owed or cancelled.
         standing: LeaseStatus,
         /// The messages that its validator must get, the final one last.
-        history: Vec<FromMiner>,
+        history: Vec<MinerToValidator>,
         /// The time of the end.
         at: Timestamp,
     },
@@ -365,6 +367,6 @@ pub struct HeldLease {
 }
 
 /// The first message of every history.
-pub(super) fn accepted_message(attempt: AttemptId) -> FromMiner {
-    FromMiner::V0AcceptJobRequest(AttemptNotice { job_uuid: attempt })
+pub(super) fn accepted_message(attempt: AttemptId) -> MinerToValidator {
+    MinerToValidator::V0AcceptJobRequest(AttemptNotice { job_uuid: attempt })
 }

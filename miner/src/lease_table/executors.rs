@@ -1,6 +1,7 @@
 //! The lease table's answers to executors.
 
-use muster_protocol::wire::miner::{ExecutorManifest, FromMiner};
+use muster_protocol::wire::miner::ExecutorManifest;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureSet, Manifest, Timestamp};
 
 use super::fetch_slots::FetchRequest;
@@ -215,9 +216,9 @@ impl LeaseTable {
     }
 
     /// The announcement of the executors, for a validator that showed these features.
-    pub(super) fn announcement(&self, features: FeatureSet) -> FromMiner {
+    pub(super) fn announcement(&self, features: FeatureSet) -> MinerToValidator {
         let tells = features.has(Feature::PrivateImages);
-        FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
+        MinerToValidator::V0ExecutorManifestRequest(ExecutorManifest {
             manifest: self.manifest(),
             private_images: tells.then(|| self.private_manifest()),
         })
@@ -261,12 +262,16 @@ impl LeaseTable {
     }
 
     /// The connections out of these that know a live message.
-    pub(super) fn live_audience(&self, audience: &[ConnectionId], message: &FromMiner) -> Vec<ConnectionId> {
+    pub(super) fn live_audience(
+        &self,
+        audience: &[ConnectionId],
+        message: &MinerToValidator,
+    ) -> Vec<ConnectionId> {
         let mut to = self.muster_only(audience);
-        if matches!(message, FromMiner::MusterJobMetrics(_)) {
+        if matches!(message, MinerToValidator::MusterJobMetrics(_)) {
             to.retain(|id| self.features_of(*id).has(Feature::Metrics));
         }
-        if matches!(message, FromMiner::MusterCheckpoint(_)) {
+        if matches!(message, MinerToValidator::MusterCheckpoint(_)) {
             to.retain(|id| self.features_of(*id).has(Feature::Checkpoints));
         }
         to

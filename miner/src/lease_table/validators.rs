@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use muster_protocol::receipt::MAX_AHEAD;
 use muster_protocol::wire::checkpoints::DrainJob;
-use muster_protocol::wire::miner::{
-    DeclineJob, FromMiner, GenericError, InitialJobRequest, JobRequest, ToMiner,
-};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
+use muster_protocol::wire::miner::{DeclineJob, GenericError, InitialJobRequest, JobRequest};
 use muster_protocol::wire::muster::{
     CancelJob, ListedImage, MAX_LISTED_IMAGES, ReceiptCountersigned, WhitelistNotice,
 };
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, ImageId, JobRejectionReason, Manifest, Receipt, ReceiptKind,
     ReceiptPayload, Timestamp, ValidatorKey,
@@ -121,7 +121,7 @@ impl LeaseTable {
                     receipts,
                     context: None,
                 };
-                vec![tell(id, FromMiner::V0DeclineJobRequest(decline))]
+                vec![tell(id, MinerToValidator::V0DeclineJobRequest(decline))]
             }
             // `decide` accepts nothing that has a flaw.
             (AdmissionDecision::Accept | AdmissionDecision::Repeat, Err(_)) => vec![],
@@ -359,7 +359,7 @@ impl LeaseTable {
         &mut self,
         id: ConnectionId,
         attempt: AttemptId,
-        message: Box<ToMiner>,
+        message: Box<MinerToExecutor>,
         now: Timestamp,
     ) -> Vec<Effect> {
         if !self.note_speaker(id, attempt) {
@@ -378,7 +378,7 @@ impl LeaseTable {
     ) -> Vec<Effect> {
         let mut effects = Vec::new();
         for attempt in attempts.iter().copied() {
-            let drain = ToMiner::MusterDrain(DrainJob {
+            let drain = MinerToExecutor::MusterDrain(DrainJob {
                 job_uuid: attempt,
                 lead_s: lead.as_secs(),
             });
@@ -481,7 +481,10 @@ impl LeaseTable {
         };
         self.if_muster(
             id,
-            tell(id, FromMiner::MusterReceiptCountersigned(Box::new(message))),
+            tell(
+                id,
+                MinerToValidator::MusterReceiptCountersigned(Box::new(message)),
+            ),
         )
     }
 
@@ -498,7 +501,7 @@ impl LeaseTable {
     fn complain(&self, to: ConnectionId, attempt: AttemptId, details: String) -> Effect {
         tell(
             to,
-            FromMiner::GenericError(GenericError {
+            MinerToValidator::GenericError(GenericError {
                 details: Some(details),
                 job_uuid: Some(attempt).filter(|_| self.is_muster(to)),
             }),
@@ -516,7 +519,7 @@ fn tell_history(active: &ActiveLease, to: ConnectionId) -> impl Iterator<Item = 
         .map(move |message| tell(to, message.clone()))
 }
 
-fn tell(to: ConnectionId, message: FromMiner) -> Effect {
+fn tell(to: ConnectionId, message: MinerToValidator) -> Effect {
     Effect::Tell {
         to: vec![to],
         message: Box::new(message),
@@ -536,8 +539,8 @@ fn no_such_attempt(attempt: AttemptId) -> String {
 }
 
 /// A generic error for an executor.
-pub(super) fn executor_complaint(details: String) -> Box<ToMiner> {
-    Box::new(ToMiner::GenericError(GenericError {
+pub(super) fn executor_complaint(details: String) -> Box<MinerToExecutor> {
+    Box::new(MinerToExecutor::GenericError(GenericError {
         details: Some(details),
         job_uuid: None,
     }))

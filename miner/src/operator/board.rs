@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{Receipt, Timestamp};
 use muster_status_views::miner::{DeclinedOffer, EndedLease, LeaseView, MAX_LISTED};
 use muster_status_views::miner_earnings::EarningsTally;
@@ -122,7 +122,7 @@ impl PastEvents {
             }
             Effect::Write(LeaseWrite::Receipt(receipt)) => self.earnings.add(receipt),
             Effect::Tell { message, .. } => {
-                if let FromMiner::V0DeclineJobRequest(decline) = &**message {
+                if let MinerToValidator::V0DeclineJobRequest(decline) = &**message {
                     let declined = DeclinedOffer {
                         at: now,
                         attempt: decline.job_uuid.to_string(),
@@ -158,19 +158,19 @@ fn push<T>(events: &mut VecDeque<T>, event: T) {
 }
 
 /// The failure that a last message tells; `None` for a result.
-pub(crate) fn failure_of(last: &FromMiner) -> Option<String> {
+pub(crate) fn failure_of(last: &MinerToValidator) -> Option<String> {
     let failed = matches!(
         last,
-        FromMiner::V0JobFailedRequest(_) | FromMiner::V0HordeFailedRequest(_)
+        MinerToValidator::V0JobFailedRequest(_) | MinerToValidator::V0HordeFailedRequest(_)
     );
     failed.then(|| reason_of(last))
 }
 
 /// The reason in a last message.
-fn reason_of(message: &FromMiner) -> String {
-    if let FromMiner::V0JobFailedRequest(failed) = message {
+fn reason_of(message: &MinerToValidator) -> String {
+    if let MinerToValidator::V0JobFailedRequest(failed) = message {
         short(&failed.message)
-    } else if let FromMiner::V0HordeFailedRequest(failed) = message {
+    } else if let MinerToValidator::V0HordeFailedRequest(failed) = message {
         short(&failed.message)
     } else {
         String::new()
@@ -216,7 +216,7 @@ mod tests {
         let board = OperatorBoard::default();
         let decline = |message: &str| Effect::Tell {
             to: vec![],
-            message: Box::new(FromMiner::V0DeclineJobRequest(DeclineJob {
+            message: Box::new(MinerToValidator::V0DeclineJobRequest(DeclineJob {
                 job_uuid: attempt(),
                 message: message.to_owned(),
                 reason: JobRejectionReason::Busy,

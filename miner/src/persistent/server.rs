@@ -12,9 +12,9 @@ use futures_util::stream::FuturesUnordered;
 use muster_enrollment::{EnrolledExecutor, ExecutorRegistry, RegistryError};
 use muster_process::error::Causes;
 use muster_protocol::wire::executor::{EnrolExecutor, ExecutorEnrolled, ExecutorHello, Reattach};
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor, decode_from_executor};
 use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
-use muster_protocol::wire::{WireError, decode, encode};
+use muster_protocol::wire::{WireError, encode};
 use muster_protocol::{AttemptId, Digest, ExecutorClass};
 use muster_websocket::session::Sender;
 use muster_websocket::tls::Callers;
@@ -79,20 +79,26 @@ impl Callers for PersistentServer {
         let mut greeting = Greeting::new(socket);
         let first = timeout(self.context.limits.handshake, greeting.receive()).await;
         let Ok(Ok(Some(first))) = first else { return };
-        let refusal = match decode::<FromMiner>(&first) {
-            Ok(FromMiner::MusterEnrolExecutor(request)) => match self.enroll(request, certificate).await {
-                Ok(member) => {
-                    tracing::info!(name = member.name, %certificate, class = %member.class, "a persistent executor is enrolled");
-                    let class = member.class;
-                    let enrolled = encode(&ToMiner::MusterExecutorEnrolled(ExecutorEnrolled { class }));
-                    return greeting.refuse(Some(enrolled), CloseCode::Normal).await;
+        let refusal = match decode_from_executor(&first) {
+            Ok(ExecutorToMiner::MusterEnrolExecutor(request)) => {
+                match self.enroll(request, certificate).await {
+                    Ok(member) => {
+                        tracing::info!(name = member.name, %certificate, class = %member.class, "a persistent executor is enrolled");
+                        let class = member.class;
+                        let enrolled = encode(&MinerToExecutor::MusterExecutorEnrolled(ExecutorEnrolled {
+                            class,
+                        }));
+                        return greeting.refuse(Some(enrolled), CloseCode::Normal).await;
+                    }
+                    Err(error) => error.to_string(),
                 }
-                Err(error) => error.to_string(),
-            },
-            Ok(FromMiner::MusterExecutorHello(hello)) => match self.find_member(&hello, certificate).await {
-                Ok(member) => return self.attend(greeting, hello, member, certificate, ip).await,
-                Err(refusal) => refusal,
-            },
+            }
+            Ok(ExecutorToMiner::MusterExecutorHello(hello)) => {
+                match self.find_member(&hello, certificate).await {
+                    Ok(member) => return self.attend(greeting, hello, member, certificate, ip).await,
+                    Err(refusal) => refusal,
+                }
+            }
             Ok(_) => "a persistent executor begins with MusterExecutorHello".to_owned(),
             Err(error) => error.to_string(),
         };
@@ -294,11 +300,11 @@ impl ExecutorSession<'_> {
     /// Handles a message of the executor; an error is sent back to it.
     async fn take(
         &mut self,
-        message: FromMiner,
+        message: ExecutorToMiner,
         seat: &PoolMembership,
         sender: &Sender<ExecutorPeer>,
     ) -> Result<(), String> {
-        if let FromMiner::MusterExecutorMetrics(metrics) = &message {
+        if let ExecutorToMiner::MusterExecutorMetrics(metrics) = &message {
             note_metrics(self.name, metrics);
             let context = &self.door.context;
             context
@@ -307,13 +313,13 @@ impl ExecutorSession<'_> {
             return Ok(());
         }
         let attempt = message.attempt().ok_or("the message names no attempt")?;
-        if let FromMiner::MusterReattach(back) = message {
+        if let ExecutorToMiner::MusterReattach(back) = message {
             seat.serve(attempt);
             self.take_back(back, sender.clone());
             return Ok(());
         }
         let from_before = self.open.get(&attempt).is_none_or(|open| open.from_before);
-        if matches!(message, FromMiner::MusterLeaseOver(_)) && from_before && self.from_before > 0 {
+        if matches!(message, ExecutorToMiner::MusterLeaseOver(_)) && from_before && self.from_before > 0 {
             self.from_before -= 1;
             seat.free_one();
         }
@@ -322,13 +328,13 @@ impl ExecutorSession<'_> {
         };
         let dial = open.dial;
         let context = &self.door.context;
-        if let FromMiner::MusterLeaseOver(_) = message {
+        if let ExecutorToMiner::MusterLeaseOver(_) = message {
             // After a last message this changes nothing; without one the attempt ends with it.
             context.inbox.send(Event::ExecutorGone { dial, attempt }).await;
             open.cleared.cancel();
             return Ok(());
         }
-        if let FromMiner::MusterSessionProofs(told) = &message {
+        if let ExecutorToMiner::MusterSessionProofs(told) = &message {
             context.note_proofs(told).await;
             return Ok(());
         }
@@ -458,7 +464,7 @@ impl LeaseRunner {
 /// Sends the listed images of an executor's class.
 async fn send_whitelist(mut images: Vec<ListedImage>, class: ExecutorClass, sender: &Sender<ExecutorPeer>) {
     images.retain(|listed| listed.class == class);
-    let notice = encode(&ToMiner::MusterWhitelist(WhitelistNotice { images }));
+    let notice = encode(&MinerToExecutor::MusterWhitelist(WhitelistNotice { images }));
     // The next read notices a peer that cannot be reached.
     let _ = sender.send(&Frame(notice.into())).await;
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
@@ -31,7 +31,7 @@ struct Lease {
     validator: ValidatorKey,
     standing: LeaseStatus,
     at: Timestamp,
-    history: Vec<FromMiner>,
+    history: Vec<MinerToValidator>,
     held: Option<Box<LeaseSnapshot>>,
 }
 

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use muster_audit_witness::WitnessStore;
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp};
 use muster_store::retention::Keep;
 use muster_store::{During as _, StoreError, Writer, json, migrator};
@@ -189,7 +189,7 @@ impl Store {
         if history.is_empty() {
             return Ok(vec![]);
         }
-        let messages: Vec<FromMiner> = json::decode("leases.story", &history)?;
+        let messages: Vec<MinerToValidator> = json::decode("leases.story", &history)?;
         Ok(messages.iter().map(encode).collect())
     }
 
@@ -468,7 +468,7 @@ mod tests {
         }
     }
 
-    fn ended(n: u128, history: Vec<FromMiner>) -> LeaseWrite {
+    fn ended(n: u128, history: Vec<MinerToValidator>) -> LeaseWrite {
         LeaseWrite::Ended {
             attempt: attempt(n),
             standing: LeaseStatus::Owed,
@@ -516,7 +516,7 @@ mod tests {
     async fn leases_and_their_stories_survive() {
         for test in Case::all().await {
             let store = test.store();
-            let history = vec![FromMiner::V0AcceptJobRequest(
+            let history = vec![MinerToValidator::V0AcceptJobRequest(
                 muster_protocol::wire::miner::AttemptNotice { job_uuid: attempt(1) },
             )];
             let writes = [

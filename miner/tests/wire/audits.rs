@@ -9,7 +9,8 @@ use muster_protocol::wire::audits::{
     AppealAnswer, AuditMessage, AuditNotice, AuditReply, BundlePart, HeaderNotice, LeafNotice, SessionProofs,
     SignedProof, VerdictNotice,
 };
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, Digest, ValidatorKey};
 use muster_response_proof::{
     AnswerLeaf, AuditAppeal, BucketHeader, BucketNumber, Envelope, SessionId, inclusion_path, root_of,
@@ -30,13 +31,13 @@ fn proof(sequence: u64) -> Digest {
 }
 
 /// The proofs 0 to 3, of which the first is a health check.
-fn signed(attempt: AttemptId, now: muster_protocol::Timestamp) -> FromMiner {
+fn signed(attempt: AttemptId, now: muster_protocol::Timestamp) -> ExecutorToMiner {
     let one = |sequence: u64| SignedProof {
         digest: proof(sequence),
         is_answer: sequence > 0,
         at: now,
     };
-    FromMiner::MusterSessionProofs(Box::new(SessionProofs {
+    ExecutorToMiner::MusterSessionProofs(Box::new(SessionProofs {
         job_uuid: attempt,
         session: session().to_string(),
         validator: ValidatorKey(validator_key().hotkey()),
@@ -95,12 +96,14 @@ fn header(bucket: u64, numbers: &[u64], previous: Digest) -> (HeaderNotice, Dige
 /// Says a notice; the next answer.
 async fn say(validator: &mut Validator, number: u64, notice: AuditNotice) -> AuditReply {
     let message = AuditMessage { number, notice };
-    validator.say(&ToMiner::MusterAudit(Box::new(message))).await;
+    validator
+        .say(&ValidatorToMiner::MusterAudit(Box::new(message)))
+        .await;
     heard(validator).await
 }
 
 async fn heard(validator: &mut Validator) -> AuditReply {
-    let FromMiner::MusterAuditReply(reply) = validator.hear().await else {
+    let MinerToValidator::MusterAuditReply(reply) = validator.hear().await else {
         panic!("no answer to a notice")
     };
     reply
@@ -243,7 +246,9 @@ async fn evidence_is_fetched_in_parts_and_replayed_and_an_appeal_waits_for_its_v
         number: 1,
         notice: answer,
     };
-    validator.say(&ToMiner::MusterAudit(Box::new(message))).await;
+    validator
+        .say(&ValidatorToMiner::MusterAudit(Box::new(message)))
+        .await;
     assert_eq!(
         say(&mut validator, 2, AuditNotice::Done).await,
         AuditReply::Taken { number: 2 },

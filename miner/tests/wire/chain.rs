@@ -6,7 +6,7 @@ use muster_identity::Keypair;
 use muster_miner::TlsConfig;
 use muster_miner::certificate::rotate;
 use muster_protocol::Manifest;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use serde_json::json;
 
 use crate::devchain::{Devchain, TAO};
@@ -39,7 +39,7 @@ fn spec() -> serde_json::Value {
 async fn refusal(miner: &Miner, name: &str) -> String {
     let path = format!("v0.1/validator_interface/{}", account(name));
     let mut party = Party::dial(&miner.url(&path)).await;
-    let FromMiner::GenericError(error) = party.recv().await else {
+    let MinerToValidator::GenericError(error) = party.recv().await else {
         panic!("{name} is not refused")
     };
     error.details.unwrap()

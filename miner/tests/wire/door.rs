@@ -5,7 +5,9 @@ use muster_miner::greeting::{GREETING_TIME, UNAUTHENTICATED};
 use muster_process::Clock as _;
 use muster_protocol::volume::InlineVolume;
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::{FromMiner, MainHotkey, ToMiner, ValidatorAuth};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
+use muster_protocol::wire::miner::{MainHotkey, ValidatorAuth};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{MinerKey, ValidatorKey, Volume};
 
 use crate::harness::*;
@@ -21,7 +23,9 @@ fn auth(miner: &Miner) -> ValidatorAuth {
 /// Sends a greeting and returns the refusal.
 async fn refused(miner: &Miner, auth: ValidatorAuth) -> String {
     let mut validator = Validator::dial(miner).await;
-    validator.say(&ToMiner::ValidatorAuthForMiner(auth)).await;
+    validator
+        .say(&ValidatorToMiner::ValidatorAuthForMiner(auth))
+        .await;
     let details = validator.hear_error().await;
     assert_eq!(validator.party.closed().await.code, 1000);
     let head = format!(
@@ -37,12 +41,17 @@ async fn a_validator_that_proves_its_key_gets_the_manifest_and_the_main_hotkey()
     let mut validator = Validator::connect(&miner).await;
     assert!(validator.party.socket.is_muster());
     validator
-        .say(&ToMiner::V0MainHotkeyMessage(MainHotkey { main_hotkey: None }))
+        .say(&ValidatorToMiner::V0MainHotkeyMessage(MainHotkey {
+            main_hotkey: None,
+        }))
         .await;
     let answer = MainHotkey {
         main_hotkey: Some(miner_key().hotkey()),
     };
-    assert_eq!(validator.hear().await, FromMiner::V0MainHotkeyMessage(answer));
+    assert_eq!(
+        validator.hear().await,
+        MinerToValidator::V0MainHotkeyMessage(answer)
+    );
     miner.stop().await;
 }
 
@@ -52,7 +61,7 @@ async fn strangers_are_named_and_closed() {
     let stranger = Keypair::from_uri("//Stranger").unwrap().hotkey().to_string();
     for who in [stranger.as_str(), "nobody"] {
         let mut party = Party::dial(&miner.url(&format!("v0.1/validator_interface/{who}"))).await;
-        let FromMiner::GenericError(error) = party.recv().await else {
+        let MinerToValidator::GenericError(error) = party.recv().await else {
             panic!()
         };
         assert_eq!(error.details.unwrap(), format!("Unknown validator: {who}"));
@@ -65,7 +74,7 @@ async fn whom_the_operator_excludes_is_not_let_in_by_any_list() {
     let key = ValidatorKey(validator_key().hotkey());
     let miner = Miner::start_with(|config| config.blacklist = vec![key]).await;
     let mut party = Party::dial(&miner.url(&format!("v0.1/validator_interface/{key}"))).await;
-    let FromMiner::GenericError(error) = party.recv().await else {
+    let MinerToValidator::GenericError(error) = party.recv().await else {
         panic!()
     };
     let details = error.details.unwrap();
@@ -104,7 +113,9 @@ async fn a_greeting_opens_the_door_once_also_across_a_restart() {
     let miner = Miner::start().await;
     let auth = auth(&miner);
     let mut validator = Validator::dial(&miner).await;
-    validator.say(&ToMiner::ValidatorAuthForMiner(auth.clone())).await;
+    validator
+        .say(&ValidatorToMiner::ValidatorAuthForMiner(auth.clone()))
+        .await;
     assert_eq!(validator.hear_kind().await, "V0ExecutorManifestRequest");
     assert_eq!(refused(&miner, auth.clone()).await, "msg already used");
     let miner = miner.killed_and_restarted().await;
@@ -129,16 +140,47 @@ async fn who_does_not_greet_is_sent_away() {
 #[tokio::test]
 async fn who_begins_with_something_else_is_sent_away() {
     let mut miner = Miner::start().await;
-    let mut early = Validator::dial(&miner).await;
-    let offer = initial(new_attempt(), early.now);
-    early.say(&ToMiner::V0InitialJobRequest(Box::new(offer))).await;
-    let details = early.hear_error().await;
+    for of_another_socket in [false, true] {
+        let mut early = Validator::dial(&miner).await;
+        let offer = ValidatorToMiner::V0InitialJobRequest(Box::new(initial(new_attempt(), early.now)));
+        let frame = if of_another_socket {
+            ORDER.to_owned()
+        } else {
+            encode(&offer)
+        };
+        early.party.send(frame).await;
+        let details = early.hear_error().await;
+        assert!(
+            details.ends_with("the first message was not ValidatorAuthForMiner"),
+            "{details}"
+        );
+        assert_eq!(early.party.closed().await.code, 1000);
+    }
+    assert!(miner.wants_nothing_more());
+}
+
+/// A message that miners send to executors only.
+const ORDER: &str =
+    r#"{"message_type":"MusterFetchImage","job_uuid":"11111111-2222-4333-8444-555555555555"}"#;
+
+#[tokio::test]
+async fn message_of_another_socket_is_refused_by_name_and_its_sender_stays() {
+    let mut miner = Miner::start().await;
+    let mut validator = Validator::connect(&miner).await;
+    validator.party.send(ORDER.to_owned()).await;
+    let details = validator.hear_error().await;
     assert!(
-        details.ends_with("the first message was not ValidatorAuthForMiner"),
+        details.starts_with("Malformed message: ") && details.contains("MusterFetchImage"),
         "{details}"
     );
-    assert_eq!(early.party.closed().await.code, 1000);
-    assert!(miner.wants_nothing_more());
+    validator.offer(new_attempt()).await;
+    let mut executor = Executor::dial(&miner.wanted().await).await;
+    let question = ValidatorToMiner::V0MainHotkeyMessage(MainHotkey { main_hotkey: None });
+    executor.party.send(encode(&question)).await;
+    let details = executor.hear_error().await;
+    assert!(details.contains("V0MainHotkeyMessage"), "{details}");
+    executor.ready().await;
+    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
 }
 
 #[tokio::test]
@@ -155,7 +197,7 @@ async fn an_offer_of_many_megabytes_may_follow_the_greeting_at_once() {
     }));
     validator.greet().await;
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(offer)))
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
         .await;
     assert_eq!(validator.hear_kind().await, "V0ExecutorManifestRequest");
     assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
@@ -228,7 +270,7 @@ async fn frames_that_are_no_messages_are_named_and_survived() {
         assert!(validator.hear_error().await.starts_with("Malformed message: "));
     }
     validator
-        .say(&ToMiner::V0JobRequest(Box::new(job(new_attempt()))))
+        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(new_attempt()))))
         .await;
     assert!(
         validator
@@ -243,7 +285,7 @@ async fn executors_without_a_lease_are_sent_away() {
     let miner = Miner::start().await;
     for token in [format!("{}-{}", new_attempt(), new_attempt()), "guess".to_owned()] {
         let mut party = Party::dial(&miner.url(&format!("v0.1/executor_interface/{token}"))).await;
-        let ToMiner::GenericError(error) = party.recv().await else {
+        let MinerToExecutor::GenericError(error) = party.recv().await else {
             panic!()
         };
         assert_eq!(
@@ -263,7 +305,7 @@ async fn a_token_is_good_for_one_executor() {
     let mut first = Executor::dial(&started).await;
     let token = started.order.token.to_string();
     let mut second = Party::dial(&miner.url(&format!("v0.1/executor_interface/{token}"))).await;
-    let ToMiner::GenericError(error) = second.recv().await else {
+    let MinerToExecutor::GenericError(error) = second.recv().await else {
         panic!()
     };
     assert_eq!(
@@ -275,7 +317,7 @@ async fn a_token_is_good_for_one_executor() {
     let notice = muster_protocol::wire::miner::AttemptNotice { job_uuid: other };
     first
         .party
-        .send(encode(&FromMiner::V0VolumesReadyRequest(notice)))
+        .send(encode(&ExecutorToMiner::V0VolumesReadyRequest(notice)))
         .await;
     assert!(first.hear_error().await.contains(&other.to_string()));
     first.ready().await;

@@ -10,10 +10,12 @@ use muster_process::{Clock as _, Tasks, TestClock, ready};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, StartedReceipt, StartedTag,
 };
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::miner::{
-    AcceptedReceiptRequest, AttemptNotice, ExecutorReady, FinishedReceiptRequest, FromMiner,
-    InitialJobRequest, JobFinished, JobRequest, MachineSpecs, OptionsPreset, ToMiner,
+    AcceptedReceiptRequest, AttemptNotice, ExecutorReady, FinishedReceiptRequest, InitialJobRequest,
+    JobFinished, JobRequest, MachineSpecs, OptionsPreset,
 };
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, ReceiptPayload, Timestamp, ValidatorKey};
 use muster_websocket::{Limits, PeerClose, Socket, connect};
@@ -267,7 +269,7 @@ impl Validator {
     pub(crate) async fn connect(miner: &Miner) -> Self {
         let mut validator = Self::dial(miner).await;
         validator.greet().await;
-        let FromMiner::V0ExecutorManifestRequest(manifest) = validator.hear().await else {
+        let MinerToValidator::V0ExecutorManifestRequest(manifest) = validator.hear().await else {
             panic!("the manifest comes first")
         };
         assert_eq!(manifest.manifest.count(CLASS), 1);
@@ -276,14 +278,14 @@ impl Validator {
 
     pub(crate) async fn greet(&mut self) {
         let auth = sign_validator_auth(&validator_key(), MinerKey(miner_key().hotkey()), self.now);
-        self.say(&ToMiner::ValidatorAuthForMiner(auth)).await;
+        self.say(&ValidatorToMiner::ValidatorAuthForMiner(auth)).await;
     }
 
-    pub(crate) async fn say(&mut self, message: &ToMiner) {
+    pub(crate) async fn say(&mut self, message: &ValidatorToMiner) {
         self.party.send(encode(message)).await;
     }
 
-    pub(crate) async fn hear(&mut self) -> FromMiner {
+    pub(crate) async fn hear(&mut self) -> MinerToValidator {
         self.party.recv().await
     }
 
@@ -298,7 +300,7 @@ impl Validator {
 
     pub(crate) async fn hear_error(&mut self) -> String {
         let message = self.hear().await;
-        let FromMiner::GenericError(error) = message else {
+        let MinerToValidator::GenericError(error) = message else {
             panic!("not an error: {message:?}")
         };
         error.details.unwrap()
@@ -306,7 +308,7 @@ impl Validator {
 
     /// Offers an attempt and takes the acceptance and the started receipt.
     pub(crate) async fn offer(&mut self, attempt: AttemptId) {
-        self.say(&ToMiner::V0InitialJobRequest(Box::new(initial(
+        self.say(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
             attempt, self.now,
         ))))
         .await;
@@ -325,16 +327,17 @@ impl Validator {
             ttl: 60,
         };
         let signature = sign(ReceiptPayload::Accepted(payload.clone()));
-        self.say(&ToMiner::V0JobAcceptedReceiptRequest(AcceptedReceiptRequest {
-            payload,
-            signature,
-        }))
+        self.say(&ValidatorToMiner::V0JobAcceptedReceiptRequest(
+            AcceptedReceiptRequest { payload, signature },
+        ))
         .await;
     }
 
     pub(crate) async fn finished(&mut self, attempt: AttemptId) {
-        self.say(&ToMiner::V0JobFinishedReceiptRequest(finished(attempt, self.now)))
-            .await;
+        self.say(&ValidatorToMiner::V0JobFinishedReceiptRequest(finished(
+            attempt, self.now,
+        )))
+        .await;
     }
 }
 
@@ -419,24 +422,24 @@ impl Executor {
             party,
             attempt: token.attempt(),
         };
-        let ToMiner::V0InitialJobRequest(offer) = executor.hear().await else {
+        let MinerToExecutor::V0InitialJobRequest(offer) = executor.hear().await else {
             panic!("the offer comes first")
         };
         assert_eq!(offer.job_uuid, executor.attempt);
         executor
     }
 
-    pub(crate) async fn say(&mut self, message: &FromMiner) {
+    pub(crate) async fn say(&mut self, message: &ExecutorToMiner) {
         self.party.send(encode(message)).await;
     }
 
-    pub(crate) async fn hear(&mut self) -> ToMiner {
+    pub(crate) async fn hear(&mut self) -> MinerToExecutor {
         self.party.recv().await
     }
 
     pub(crate) async fn hear_error(&mut self) -> String {
         let message = self.hear().await;
-        let ToMiner::GenericError(error) = message else {
+        let MinerToExecutor::GenericError(error) = message else {
             panic!("not an error: {message:?}")
         };
         error.details.unwrap()
@@ -447,21 +450,21 @@ impl Executor {
             job_uuid: self.attempt,
             executor_token: None,
         };
-        self.say(&FromMiner::V0ExecutorReadyRequest(ready)).await;
+        self.say(&ExecutorToMiner::V0ExecutorReadyRequest(ready)).await;
     }
 
     /// Runs the job that comes next to its end.
     pub(crate) async fn run(&mut self) {
-        let ToMiner::V0JobRequest(_) = self.hear().await else {
+        let MinerToExecutor::V0JobRequest(_) = self.hear().await else {
             panic!("the job comes next")
         };
         let notice = AttemptNotice {
             job_uuid: self.attempt,
         };
-        self.say(&FromMiner::V0VolumesReadyRequest(notice)).await;
-        self.say(&FromMiner::V0ExecutionDoneRequest(notice)).await;
+        self.say(&ExecutorToMiner::V0VolumesReadyRequest(notice)).await;
+        self.say(&ExecutorToMiner::V0ExecutionDoneRequest(notice)).await;
         let specs = serde_json::json!({"specs": {"os": "test"}});
-        self.say(&FromMiner::V0MachineSpecsRequest(MachineSpecs {
+        self.say(&ExecutorToMiner::V0MachineSpecsRequest(MachineSpecs {
             job_uuid: self.attempt,
             specs,
         }))
@@ -476,6 +479,6 @@ impl Executor {
             trace: None,
             completion: None,
         };
-        self.say(&FromMiner::V0JobFinishedRequest(result)).await;
+        self.say(&ExecutorToMiner::V0JobFinishedRequest(result)).await;
     }
 }

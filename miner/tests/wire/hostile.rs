@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobFinished, ToMiner};
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
+use muster_protocol::wire::miner::{AttemptNotice, InitialJobRequest, JobFinished};
 use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, JobRejectionReason};
 use muster_websocket::{Limits, connect};
 
@@ -38,7 +40,9 @@ async fn a_validator_that_opens_a_thousand_sessions_disturbs_nobody() {
     }
     executor.ready().await;
     assert_eq!(working.hear_kind().await, "V0ExecutorReadyRequest");
-    working.say(&ToMiner::V0JobRequest(Box::new(job(attempt)))).await;
+    working
+        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+        .await;
     executor.run().await;
     loop {
         if working.hear_kind().await == "V0JobFinishedRequest" {
@@ -77,7 +81,7 @@ async fn a_frame_beyond_every_limit_is_refused_and_disturbs_nobody() {
     let _ = bad
         .party
         .socket
-        .send(encode(&ToMiner::V0InitialJobRequest(Box::new(huge))))
+        .send(encode(&ValidatorToMiner::V0InitialJobRequest(Box::new(huge))))
         .await;
     // It is named to its sender, or ends its session; it is never half understood.
     if let Ok(Some(frame)) = soon(bad.party.socket.recv()).await {
@@ -88,8 +92,8 @@ async fn a_frame_beyond_every_limit_is_refused_and_disturbs_nobody() {
     miner.wanted().await;
 }
 
-fn result(attempt: AttemptId) -> FromMiner {
-    FromMiner::V0JobFinishedRequest(JobFinished {
+fn result(attempt: AttemptId) -> ExecutorToMiner {
+    ExecutorToMiner::V0JobFinishedRequest(JobFinished {
         job_uuid: attempt,
         docker_process_stdout: "late\n".to_owned(),
         docker_process_stderr: String::new(),
@@ -115,11 +119,11 @@ async fn a_result_that_comes_after_its_lease_is_nobodys() {
         job_uuid: attempt,
         reason: "nobody waits for it".to_owned(),
     };
-    validator.say(&ToMiner::MusterCancelJob(cancel)).await;
+    validator.say(&ValidatorToMiner::MusterCancelJob(cancel)).await;
     soon(started.stop.cancelled()).await;
     let notice = AttemptNotice { job_uuid: attempt };
     // It speaks on, as one does whose container nobody could stop.
-    for message in [FromMiner::V0ExecutionDoneRequest(notice), result(attempt)] {
+    for message in [ExecutorToMiner::V0ExecutionDoneRequest(notice), result(attempt)] {
         let _ = executor.party.socket.send(encode(&message)).await;
     }
     // The next thing that its validator hears is the answer to the next offer.
@@ -127,7 +131,7 @@ async fn a_result_that_comes_after_its_lease_is_nobodys() {
     miner.wanted().await;
     // And who connects anew is told of the new lease alone.
     let mut again = Validator::connect(&miner).await;
-    let FromMiner::V0AcceptJobRequest(accepted) = again.hear().await else {
+    let MinerToValidator::V0AcceptJobRequest(accepted) = again.hear().await else {
         panic!("the story of the new lease comes first")
     };
     assert_ne!(accepted.job_uuid, attempt);
@@ -146,13 +150,13 @@ async fn an_executor_that_answers_twice_is_heard_once() {
     executor.ready().await;
     assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
     validator
-        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     executor.run().await;
     let _ = executor.party.socket.send(encode(&result(attempt))).await;
     let mut finals = 0;
     while finals == 0 {
-        if let FromMiner::V0JobFinishedRequest(heard) = validator.hear().await {
+        if let MinerToValidator::V0JobFinishedRequest(heard) = validator.hear().await {
             assert_ne!(heard.docker_process_stdout, "late\n");
             finals += 1;
         }
@@ -173,8 +177,8 @@ async fn offers_from_another_time_are_declined() {
     let behind = initial(new_attempt(), past);
     for offer in [ahead, behind] {
         let offer: Box<InitialJobRequest> = Box::new(offer);
-        validator.say(&ToMiner::V0InitialJobRequest(offer)).await;
-        let FromMiner::V0DeclineJobRequest(decline) = validator.hear().await else {
+        validator.say(&ValidatorToMiner::V0InitialJobRequest(offer)).await;
+        let MinerToValidator::V0DeclineJobRequest(decline) = validator.hear().await else {
             panic!("it is declined")
         };
         assert_eq!(decline.reason, JobRejectionReason::InvalidReceipt);

@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use muster_identity::{Keypair, verify_streaming_ready};
 use muster_protocol::wire::encode;
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::miner::{
-    AttemptNotice, FromMiner, GenericError, HordeFailed, StreamingDetails, StreamingJobReady, ToMiner,
+    AttemptNotice, GenericError, HordeFailed, StreamingDetails, StreamingJobReady,
 };
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::wire::signing::with_validator_signature;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{ExecutorClass, HordeFailureReason, JobRejectionReason, MinerKey, ParticipantType};
 
 use crate::harness::*;
 
 async fn declined(validator: &mut Validator) -> (JobRejectionReason, usize) {
     let heard = validator.hear().await;
-    let FromMiner::V0DeclineJobRequest(decline) = heard else {
+    let MinerToValidator::V0DeclineJobRequest(decline) = heard else {
         panic!("not declined: {heard:?}")
     };
     (decline.reason, decline.receipts.len())
@@ -23,7 +25,7 @@ async fn declined(validator: &mut Validator) -> (JobRejectionReason, usize) {
 
 async fn horde_failed(validator: &mut Validator) -> HordeFailed {
     let heard = validator.hear().await;
-    let FromMiner::V0HordeFailedRequest(failure) = heard else {
+    let MinerToValidator::V0HordeFailedRequest(failure) = heard else {
         panic!("not failed: {heard:?}")
     };
     failure
@@ -43,7 +45,7 @@ async fn a_job_in_its_whole_order() {
     executor.ready().await;
     assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
     validator
-        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     executor.run().await;
     for kind in [
@@ -53,7 +55,7 @@ async fn a_job_in_its_whole_order() {
     ] {
         assert_eq!(validator.hear_kind().await, kind);
     }
-    let FromMiner::V0JobFinishedRequest(result) = validator.hear().await else {
+    let MinerToValidator::V0JobFinishedRequest(result) = validator.hear().await else {
         panic!()
     };
     assert_eq!(result.docker_process_stdout, "42\n");
@@ -75,7 +77,7 @@ async fn a_busy_miner_and_a_class_it_has_not_are_declined() {
     miner.wanted().await;
     let second = initial(new_attempt(), validator.now);
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(second)))
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(second)))
         .await;
     assert_eq!(declined(&mut validator).await, (JobRejectionReason::Busy, 1));
 
@@ -85,7 +87,7 @@ async fn a_busy_miner_and_a_class_it_has_not_are_declined() {
     let payload = muster_protocol::ReceiptPayload::Started(other.job_started_receipt_payload.clone());
     other.job_started_receipt_signature = validator_key().sign(&payload.signed_bytes());
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(other)))
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(other)))
         .await;
     assert_eq!(
         declined(&mut validator).await,
@@ -94,7 +96,7 @@ async fn a_busy_miner_and_a_class_it_has_not_are_declined() {
 
     // The same attempt again is told again and starts nothing.
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(initial(
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
             first,
             validator.now,
         ))))
@@ -112,7 +114,7 @@ async fn forged_offers_are_declined() {
     let mut forged = initial(new_attempt(), validator.now);
     forged.job_started_receipt_signature = stranger.sign(b"something else");
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(forged)))
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(forged)))
         .await;
     assert_eq!(
         declined(&mut validator).await.0,
@@ -121,14 +123,14 @@ async fn forged_offers_are_declined() {
 
     let future = initial(new_attempt(), validator.now.plus(Duration::from_secs(3700)));
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(future)))
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(future)))
         .await;
     assert_eq!(
         declined(&mut validator).await.0,
         JobRejectionReason::InvalidReceipt
     );
 
-    let offer = ToMiner::V0InitialJobRequest(Box::new(initial(new_attempt(), validator.now)));
+    let offer = ValidatorToMiner::V0InitialJobRequest(Box::new(initial(new_attempt(), validator.now)));
     let frame = with_validator_signature(&offer, |bytes| stranger.sign(bytes));
     validator.party.send(frame).await;
     assert_eq!(
@@ -148,7 +150,7 @@ async fn signatures_on_job_requests_can_be_required() {
     let mut validator = Validator::connect(&miner).await;
     let offer = initial(new_attempt(), validator.now);
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(offer)))
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
         .await;
     assert_eq!(
         declined(&mut validator).await.0,
@@ -181,7 +183,10 @@ async fn an_executor_that_reports_an_error_fails_the_job() {
         details: Some("no engine".to_owned()),
         job_uuid: None,
     };
-    executor.party.send(encode(&FromMiner::GenericError(error))).await;
+    executor
+        .party
+        .send(encode(&ExecutorToMiner::GenericError(error)))
+        .await;
     let failure = horde_failed(&mut validator).await;
     assert_eq!(
         (failure.reason, failure.reported_by),
@@ -222,13 +227,15 @@ async fn a_cancelled_job_stops_its_executor_and_frees_the_lease() {
         job_uuid: attempt,
         reason: "the user gave up".to_owned(),
     };
-    validator.say(&ToMiner::MusterCancelJob(cancel.clone())).await;
-    assert_eq!(executor.hear().await, ToMiner::MusterCancelJob(cancel));
+    validator
+        .say(&ValidatorToMiner::MusterCancelJob(cancel.clone()))
+        .await;
+    assert_eq!(executor.hear().await, MinerToExecutor::MusterCancelJob(cancel));
     executor.party.closed().await;
     soon(started.stop.cancelled()).await;
     // The attempt is not run again, another is.
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(initial(
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
             attempt,
             validator.now,
         ))))
@@ -250,7 +257,7 @@ async fn a_streaming_address_is_filled_in_and_signed_by_the_miner() {
         muster: None,
     });
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(offer)))
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
         .await;
     assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
     assert_eq!(validator.hear_kind().await, "MusterReceiptCountersigned");
@@ -258,11 +265,13 @@ async fn a_streaming_address_is_filled_in_and_signed_by_the_miner() {
     executor.ready().await;
     assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
     validator
-        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
-    assert!(matches!(executor.hear().await, ToMiner::V0JobRequest(_)));
+    assert!(matches!(executor.hear().await, MinerToExecutor::V0JobRequest(_)));
     let notice = AttemptNotice { job_uuid: attempt };
-    executor.say(&FromMiner::V0VolumesReadyRequest(notice)).await;
+    executor
+        .say(&ExecutorToMiner::V0VolumesReadyRequest(notice))
+        .await;
     let address = StreamingJobReady {
         job_uuid: attempt,
         executor_token: None,
@@ -272,10 +281,10 @@ async fn a_streaming_address_is_filled_in_and_signed_by_the_miner() {
         miner_signature: None,
     };
     executor
-        .say(&FromMiner::V0StreamingJobReadyRequest(address))
+        .say(&ExecutorToMiner::V0StreamingJobReadyRequest(address))
         .await;
     assert_eq!(validator.hear_kind().await, "V0VolumesReadyRequest");
-    let FromMiner::V0StreamingJobReadyRequest(ready) = validator.hear().await else {
+    let MinerToValidator::V0StreamingJobReadyRequest(ready) = validator.hear().await else {
         panic!("the address comes next")
     };
     assert_eq!(ready.ip.as_deref(), Some("127.0.0.1"));

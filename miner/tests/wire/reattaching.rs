@@ -5,7 +5,9 @@ use std::time::Duration;
 use muster_miner::Config;
 use muster_process::Clock as _;
 use muster_protocol::wire::executor::{LeaseHeld, OneTimeSecret, Reattach};
-use muster_protocol::wire::miner::{AttemptNotice, ExecutorReady, FromMiner, JobFinished, ToMiner};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
+use muster_protocol::wire::miner::{AttemptNotice, ExecutorReady, JobFinished};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, HordeFailureReason};
 
 use crate::harness::*;
@@ -19,7 +21,7 @@ fn keeps_leases(config: &mut Config) {
 
 /// The way back that the miner tells the executor next.
 async fn held(executor: &mut Executor) -> LeaseHeld {
-    let ToMiner::MusterLeaseHeld(held) = executor.hear().await else {
+    let MinerToExecutor::MusterLeaseHeld(held) = executor.hear().await else {
         panic!("the way back comes next")
     };
     held
@@ -42,13 +44,13 @@ async fn come_back_with(miner: &Miner, ticket: &LeaseHeld, job_ms: Option<u64>) 
         secret: ticket.secret.clone(),
         job_ms,
     };
-    executor.say(&FromMiner::MusterReattach(back)).await;
+    executor.say(&ExecutorToMiner::MusterReattach(back)).await;
     executor
 }
 
 /// Checks that the miner has no use for the executor, and returns its reason.
 async fn sent_away(mut executor: Executor) -> String {
-    let ToMiner::MusterCancelJob(cancel) = executor.hear().await else {
+    let MinerToExecutor::MusterCancelJob(cancel) = executor.hear().await else {
         panic!("the executor is not sent away")
     };
     assert_eq!(cancel.job_uuid, executor.attempt);
@@ -66,9 +68,9 @@ async fn running_job(miner: &mut Miner) -> (Validator, Executor, LeaseHeld) {
     executor.ready().await;
     assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
     validator
-        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
-    assert!(matches!(executor.hear().await, ToMiner::V0JobRequest(_)));
+    assert!(matches!(executor.hear().await, MinerToExecutor::V0JobRequest(_)));
     repeat_reports(&mut executor, false).await;
     assert_eq!(validator.hear_kind().await, "V0VolumesReadyRequest");
     (validator, executor, ticket)
@@ -79,9 +81,13 @@ async fn repeat_reports(executor: &mut Executor, finished: bool) {
     let notice = AttemptNotice {
         job_uuid: executor.attempt,
     };
-    executor.say(&FromMiner::V0VolumesReadyRequest(notice)).await;
+    executor
+        .say(&ExecutorToMiner::V0VolumesReadyRequest(notice))
+        .await;
     if finished {
-        executor.say(&FromMiner::V0ExecutionDoneRequest(notice)).await;
+        executor
+            .say(&ExecutorToMiner::V0ExecutionDoneRequest(notice))
+            .await;
         let result = JobFinished {
             job_uuid: executor.attempt,
             docker_process_stdout: "42\n".to_owned(),
@@ -92,7 +98,7 @@ async fn repeat_reports(executor: &mut Executor, finished: bool) {
             trace: None,
             completion: None,
         };
-        executor.say(&FromMiner::V0JobFinishedRequest(result)).await;
+        executor.say(&ExecutorToMiner::V0JobFinishedRequest(result)).await;
     }
 }
 
@@ -102,13 +108,15 @@ async fn repeat_to_the_end(executor: &mut Executor) {
         job_uuid: executor.attempt,
         executor_token: None,
     };
-    executor.say(&FromMiner::V0ExecutorReadyRequest(ready)).await;
+    executor
+        .say(&ExecutorToMiner::V0ExecutorReadyRequest(ready))
+        .await;
     repeat_reports(executor, true).await;
 }
 
 async fn hears_the_end(validator: &mut Validator) {
     assert_eq!(validator.hear_kind().await, "V0ExecutionDoneRequest");
-    let FromMiner::V0JobFinishedRequest(finished) = validator.hear().await else {
+    let MinerToValidator::V0JobFinishedRequest(finished) = validator.hear().await else {
         panic!("the result comes next")
     };
     assert_eq!(finished.docker_process_stdout, "42\n");
@@ -116,7 +124,7 @@ async fn hears_the_end(validator: &mut Validator) {
 
 /// The end is told to the executor once it is durable.
 async fn hears_that_the_end_is_stored(executor: &mut Executor) {
-    let ToMiner::MusterEndStored(stored) = executor.hear().await else {
+    let MinerToExecutor::MusterEndStored(stored) = executor.hear().await else {
         panic!("the end is stored next")
     };
     assert_eq!(stored.job_uuid, executor.attempt);
@@ -201,7 +209,7 @@ async fn frames_that_are_no_way_back_are_refused_by_name() {
     let notice = AttemptNotice {
         job_uuid: ticket.job_uuid,
     };
-    let other = muster_protocol::wire::encode(&FromMiner::V0VolumesReadyRequest(notice));
+    let other = muster_protocol::wire::encode(&ExecutorToMiner::V0VolumesReadyRequest(notice));
     for (frame, word) in [
         ("", "EOF"),
         ("{\"message_type\":\"MusterReattach\"}", "job_uuid"),
@@ -226,7 +234,7 @@ async fn an_executor_that_stays_away_loses_its_lease_when_the_miners_time_is_ove
     let deadline = miner.clock.now().plus(KEPT);
     soon(miner.clock.wait_for_sleepers_until(deadline, 1)).await;
     miner.clock.advance_to(deadline);
-    let FromMiner::V0HordeFailedRequest(failure) = validator.hear().await else {
+    let MinerToValidator::V0HordeFailedRequest(failure) = validator.hear().await else {
         panic!("the loss is told")
     };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
@@ -245,7 +253,7 @@ async fn an_executor_that_missed_the_job_gets_it_again() {
     assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
     drop(executor);
     validator
-        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     let mut executor = come_back_with(&miner, &ticket, None).await;
     held(&mut executor).await;

@@ -4,7 +4,7 @@ use muster_identity::{Keypair, verify_receipt};
 use muster_process::Clock as _;
 use muster_protocol::Receipt;
 use muster_protocol::receipt::page_of;
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 
 use crate::harness::*;
 
@@ -20,7 +20,7 @@ async fn page(miner: &Miner, range: Option<&str>) -> reqwest::Response {
 
 async fn countersigned(validator: &mut Validator) -> Receipt {
     let heard = validator.hear().await;
-    let FromMiner::MusterReceiptCountersigned(message) = heard else {
+    let MinerToValidator::MusterReceiptCountersigned(message) = heard else {
         panic!("not a receipt: {heard:?}")
     };
     message.receipt
@@ -125,7 +125,7 @@ async fn forged_receipts_are_refused_in_words() {
     ));
     for (request, why) in refused {
         validator
-            .say(&ToMiner::V0JobFinishedReceiptRequest(request))
+            .say(&ValidatorToMiner::V0JobFinishedReceiptRequest(request))
             .await;
         let details = validator.hear_error().await;
         assert!(details.contains(why), "{details}");

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
 use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, Digest, HordeFailureReason, ImageId};
 
 use crate::harness::*;
@@ -44,7 +45,7 @@ async fn a_validator_that_comes_back_goes_on_where_it_was() {
     let mut validator = Validator::connect(&miner).await;
     hear_all(&mut validator, &STORY[..2]).await;
     validator
-        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     executor.run().await;
     hear_all(&mut validator, &STORY[2..]).await;
@@ -55,7 +56,7 @@ async fn a_result_is_told_on_every_connection_until_it_is_acknowledged() {
     let mut miner = Miner::start().await;
     let (mut validator, mut executor, attempt) = ready_job(&mut miner).await;
     validator
-        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     executor.run().await;
     hear_all(&mut validator, &STORY[2..]).await;
@@ -81,7 +82,7 @@ async fn a_kill_in_the_middle_of_a_job_is_told_as_a_lost_executor() {
     let mut miner = miner.killed_and_restarted().await;
     let mut validator = Validator::connect(&miner).await;
     hear_all(&mut validator, &["V0AcceptJobRequest"]).await;
-    let FromMiner::V0HordeFailedRequest(failure) = validator.hear().await else {
+    let MinerToValidator::V0HordeFailedRequest(failure) = validator.hear().await else {
         panic!()
     };
     assert_eq!(
@@ -90,7 +91,7 @@ async fn a_kill_in_the_middle_of_a_job_is_told_as_a_lost_executor() {
     );
     // Offered again, the attempt is told again and not run again.
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(initial(
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
             attempt,
             validator.now,
         ))))
@@ -106,12 +107,15 @@ async fn a_miner_that_is_stopped_says_so_before_it_goes() {
     let folder = Arc::clone(&miner.folder);
     let (mut validator, mut executor, _) = ready_job(&mut miner).await;
     let farewell = async {
-        let FromMiner::V0HordeFailedRequest(failure) = validator.hear().await else {
+        let MinerToValidator::V0HordeFailedRequest(failure) = validator.hear().await else {
             panic!()
         };
         assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
         assert_eq!(validator.party.closed().await.code, 1000);
-        assert!(matches!(executor.hear().await, ToMiner::MusterCancelJob(_)));
+        assert!(matches!(
+            executor.hear().await,
+            MinerToExecutor::MusterCancelJob(_)
+        ));
         executor.party.closed().await;
     };
     tokio::join!(miner.stop(), farewell);
@@ -123,7 +127,7 @@ async fn a_miner_that_is_stopped_says_so_before_it_goes() {
 #[tokio::test]
 async fn what_a_validator_listed_goes_with_the_process_and_comes_with_its_next_greeting() {
     let (listed, other) = (ImageId(Digest::of(b"listed")), ImageId(Digest::of(b"other")));
-    let notice = ToMiner::MusterWhitelist(WhitelistNotice {
+    let notice = ValidatorToMiner::MusterWhitelist(WhitelistNotice {
         images: vec![ListedImage {
             image: listed,
             reference: None,

@@ -5,9 +5,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::wire::executor::{SealSession, SessionClosed, SessionSealed};
-use muster_protocol::wire::miner::{
-    AttemptNotice, FromMiner, SealTerms, StreamingDetails, StreamingJobReady, ToMiner,
-};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
+use muster_protocol::wire::miner::{AttemptNotice, SealTerms, StreamingDetails, StreamingJobReady};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{Digest, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, Envelope, HashScheme, Price, Sealable as _, SessionId, Text};
 use uuid::Uuid;
@@ -20,8 +20,10 @@ async fn asked(executor: &mut Executor, stated: &Attestation) -> SessionSealed {
         job_uuid: stated.attempt,
         statement: STANDARD.encode(stated.signed_bytes()),
     };
-    executor.say(&FromMiner::MusterSealSession(Box::new(ask))).await;
-    let ToMiner::MusterSessionSealed(answer) = executor.hear().await else {
+    executor
+        .say(&ExecutorToMiner::MusterSealSession(Box::new(ask)))
+        .await;
+    let MinerToExecutor::MusterSessionSealed(answer) = executor.hear().await else {
         panic!("no answer to the statement")
     };
     answer
@@ -53,7 +55,7 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
         }),
     });
     validator
-        .say(&ToMiner::V0InitialJobRequest(Box::new(offer)))
+        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
         .await;
     assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
     assert_eq!(validator.hear_kind().await, "MusterReceiptCountersigned");
@@ -61,11 +63,13 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
     executor.ready().await;
     assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
     validator
-        .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
-    assert!(matches!(executor.hear().await, ToMiner::V0JobRequest(_)));
+    assert!(matches!(executor.hear().await, MinerToExecutor::V0JobRequest(_)));
     let notice = AttemptNotice { job_uuid: attempt };
-    executor.say(&FromMiner::V0VolumesReadyRequest(notice)).await;
+    executor
+        .say(&ExecutorToMiner::V0VolumesReadyRequest(notice))
+        .await;
     assert_eq!(validator.hear_kind().await, "V0VolumesReadyRequest");
 
     let text = |text: &str| Text::new(text).unwrap();
@@ -97,7 +101,9 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
             job_uuid: attempt,
             statement,
         };
-        executor.say(&FromMiner::MusterSealSession(Box::new(ask))).await;
+        executor
+            .say(&ExecutorToMiner::MusterSealSession(Box::new(ask)))
+            .await;
         let complaint = executor.hear_error().await;
         assert!(
             complaint.contains("holds no attestation by this miner"),
@@ -137,7 +143,7 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
         miner_signature: None,
     };
     executor
-        .say(&FromMiner::V0StreamingJobReadyRequest(address))
+        .say(&ExecutorToMiner::V0StreamingJobReadyRequest(address))
         .await;
     assert_eq!(validator.hear_kind().await, "V0StreamingJobReadyRequest");
     let closed = SessionClosed {
@@ -145,7 +151,10 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
         close: "bXVzdGVy".to_owned(),
     };
     executor
-        .say(&FromMiner::MusterSessionClosed(closed.clone()))
+        .say(&ExecutorToMiner::MusterSessionClosed(closed.clone()))
         .await;
-    assert_eq!(validator.hear().await, FromMiner::MusterSessionClosed(closed));
+    assert_eq!(
+        validator.hear().await,
+        MinerToValidator::MusterSessionClosed(closed)
+    );
 }

@@ -12,8 +12,10 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::executor::{
     EnrolExecutor, ExecutorHello, JobLog, JobProgress, LeaseOver, LogBytes, LogStream, ProgressOf,
 };
-use muster_protocol::wire::miner::{FromMiner, StreamingDetails, ToMiner};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
+use muster_protocol::wire::miner::StreamingDetails;
 use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{Digest, ExecutorClass, HordeFailureReason, ImageId};
 use muster_testbed::free_address;
 use muster_websocket::tls::connect_known;
@@ -80,12 +82,14 @@ impl Place {
             secret: invitation.secret.clone(),
             name: "box".to_owned(),
         };
-        party.send(encode(&FromMiner::MusterEnrolExecutor(request))).await;
+        party
+            .send(encode(&ExecutorToMiner::MusterEnrolExecutor(request)))
+            .await;
         let answer = party.recv().await;
-        if let ToMiner::MusterExecutorEnrolled(enrolled) = answer {
+        if let MinerToExecutor::MusterExecutorEnrolled(enrolled) = answer {
             return Ok(enrolled.class);
         }
-        let ToMiner::GenericError(error) = answer else {
+        let MinerToExecutor::GenericError(error) = answer else {
             panic!("{answer:?}")
         };
         Err(error.details.unwrap())
@@ -106,7 +110,9 @@ impl Place {
             version: "test".to_owned(),
             busy: 0,
         };
-        party.send(encode(&FromMiner::MusterExecutorHello(hello))).await;
+        party
+            .send(encode(&ExecutorToMiner::MusterExecutorHello(hello)))
+            .await;
         Executor {
             party,
             attempt: new_attempt(),
@@ -122,7 +128,7 @@ impl Place {
                 self.miner.clock.advance(Duration::from_secs(1));
                 validator.now = self.miner.clock.now();
                 validator.greet().await;
-                let FromMiner::V0ExecutorManifestRequest(manifest) = validator.hear().await else {
+                let MinerToValidator::V0ExecutorManifestRequest(manifest) = validator.hear().await else {
                     panic!("the manifest comes first")
                 };
                 if manifest.manifest.count(CLASS) == count {
@@ -140,7 +146,7 @@ fn identity() -> TlsIdentity {
 
 /// The lease that comes next on a standing connection.
 async fn takes_lease(executor: &mut Executor) {
-    let ToMiner::V0InitialJobRequest(offer) = executor.hear().await else {
+    let MinerToExecutor::V0InitialJobRequest(offer) = executor.hear().await else {
         panic!("the offer comes first")
     };
     executor.attempt = offer.job_uuid;
@@ -149,17 +155,17 @@ async fn takes_lease(executor: &mut Executor) {
 async fn over(executor: &mut Executor) {
     let job_uuid = executor.attempt;
     executor
-        .say(&FromMiner::MusterLeaseOver(LeaseOver { job_uuid }))
+        .say(&ExecutorToMiner::MusterLeaseOver(LeaseOver { job_uuid }))
         .await;
 }
 
 /// The next message that is about a job.
-async fn hears(validator: &mut Validator) -> FromMiner {
+async fn hears(validator: &mut Validator) -> MinerToValidator {
     loop {
         let message = validator.hear().await;
         let of_the_session = matches!(
             message,
-            FromMiner::V0ExecutorManifestRequest(_) | FromMiner::MusterReceiptCountersigned(_)
+            MinerToValidator::V0ExecutorManifestRequest(_) | MinerToValidator::MusterReceiptCountersigned(_)
         );
         if !of_the_session {
             return message;
@@ -167,8 +173,8 @@ async fn hears(validator: &mut Validator) -> FromMiner {
     }
 }
 
-fn horde_reason(message: FromMiner) -> HordeFailureReason {
-    let FromMiner::V0HordeFailedRequest(failed) = message else {
+fn horde_reason(message: MinerToValidator) -> HordeFailureReason {
+    let MinerToValidator::V0HordeFailedRequest(failed) = message else {
         panic!("{message:?}")
     };
     failed.reason
@@ -253,18 +259,18 @@ async fn lease_after_lease_goes_over_one_connection_and_its_output_is_heard_live
             done: 1,
             total: Some(2),
         };
-        executor.say(&FromMiner::MusterJobProgress(progress)).await;
+        executor.say(&ExecutorToMiner::MusterJobProgress(progress)).await;
         executor.ready().await;
         assert_eq!(
             hears(&mut validator).await,
-            FromMiner::MusterJobProgress(progress)
+            MinerToValidator::MusterJobProgress(progress)
         );
         assert!(matches!(
             hears(&mut validator).await,
-            FromMiner::V0ExecutorReadyRequest(_)
+            MinerToValidator::V0ExecutorReadyRequest(_)
         ));
         validator
-            .say(&ToMiner::V0JobRequest(Box::new(job(attempt))))
+            .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
             .await;
         let log = JobLog {
             job_uuid: attempt,
@@ -272,16 +278,20 @@ async fn lease_after_lease_goes_over_one_connection_and_its_output_is_heard_live
             offset: 0,
             data: LogBytes::new(b"hello".to_vec()).unwrap(),
         };
-        let log = FromMiner::MusterJobLog(Box::new(log));
-        executor.say(&log).await;
-        assert_eq!(hears(&mut validator).await, log);
+        executor
+            .say(&ExecutorToMiner::MusterJobLog(Box::new(log.clone())))
+            .await;
+        assert_eq!(
+            hears(&mut validator).await,
+            MinerToValidator::MusterJobLog(Box::new(log))
+        );
         executor.run().await;
         for _ in 0..3 {
             hears(&mut validator).await;
         }
         assert!(matches!(
             hears(&mut validator).await,
-            FromMiner::V0JobFinishedRequest(_)
+            MinerToValidator::V0JobFinishedRequest(_)
         ));
         over(&mut executor).await;
     }
@@ -313,10 +323,10 @@ async fn an_executor_that_vanishes_ends_its_lease_and_is_no_capacity_any_more() 
     place.miner.stop().await;
 }
 
-async fn skip_to_horde_failure(validator: &mut Validator) -> FromMiner {
+async fn skip_to_horde_failure(validator: &mut Validator) -> MinerToValidator {
     loop {
         let message = hears(validator).await;
-        if matches!(message, FromMiner::V0HordeFailedRequest(_)) {
+        if matches!(message, MinerToValidator::V0HordeFailedRequest(_)) {
             return message;
         }
     }
@@ -406,13 +416,13 @@ async fn what_is_said_about_another_lease_counts_for_nothing() {
     first.ready().await;
     assert!(matches!(
         hears(&mut validator).await,
-        FromMiner::V0ExecutorReadyRequest(_)
+        MinerToValidator::V0ExecutorReadyRequest(_)
     ));
     place.miner.stop().await;
 }
 
 /// A session of this image, offered under terms.
-pub(crate) fn session_of(image: ImageId, validator: &Validator) -> ToMiner {
+pub(crate) fn session_of(image: ImageId, validator: &Validator) -> ValidatorToMiner {
     let terms = serde_json::json!({
         "model": "tiny", "image": image, "scheme": "text", "health": "/health", "socket": "http.sock", "input_price": 1,
         "output_price": 2,
@@ -423,7 +433,7 @@ pub(crate) fn session_of(image: ImageId, validator: &Validator) -> ToMiner {
         executor_ip: None,
         muster: Some(serde_json::from_value(terms).unwrap()),
     });
-    ToMiner::V0InitialJobRequest(Box::new(offer))
+    ValidatorToMiner::V0InitialJobRequest(Box::new(offer))
 }
 
 #[tokio::test]
@@ -443,9 +453,9 @@ async fn what_a_validator_lists_reaches_standing_executors_and_what_it_does_not_
     let notice = WhitelistNotice {
         images: vec![tiny.clone(), listed("huge", ExecutorClass::AlwaysOnGpu24Gb)],
     };
-    validator.say(&ToMiner::MusterWhitelist(notice)).await;
-    let told = |heard: ToMiner| {
-        let ToMiner::MusterWhitelist(notice) = heard else {
+    validator.say(&ValidatorToMiner::MusterWhitelist(notice)).await;
+    let told = |heard: MinerToExecutor| {
+        let MinerToExecutor::MusterWhitelist(notice) = heard else {
             panic!("{heard:?}");
         };
         notice.images
@@ -470,7 +480,7 @@ async fn what_a_validator_lists_reaches_standing_executors_and_what_it_does_not_
     let another = ImageId(Digest::of(b"another"));
     validator.say(&session_of(another, &validator)).await;
     let declined = loop {
-        if let FromMiner::V0DeclineJobRequest(declined) = validator.hear().await {
+        if let MinerToValidator::V0DeclineJobRequest(declined) = validator.hear().await {
             break declined.message;
         }
     };
@@ -478,5 +488,5 @@ async fn what_a_validator_lists_reaches_standing_executors_and_what_it_does_not_
     assert!(declined.starts_with(&why), "{declined}");
     validator.say(&session_of(tiny.image, &validator)).await;
     // It may hear of the second executor meanwhile.
-    while !matches!(validator.hear().await, FromMiner::V0AcceptJobRequest(_)) {}
+    while !matches!(validator.hear().await, MinerToValidator::V0AcceptJobRequest(_)) {}
 }

@@ -13,7 +13,7 @@ use muster_miner::TlsConfig;
 use muster_miner::certificate::rotate;
 use muster_process::{Clock as _, tls};
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{Digest, MinerKey};
 use muster_websocket::{ConnectError, Limits, connect, pinned};
 
@@ -45,10 +45,12 @@ async fn greet(party: &mut Party, miner: &Miner) {
         MinerKey(miner_key().hotkey()),
         miner.clock.now(),
     );
-    party.send(encode(&ToMiner::ValidatorAuthForMiner(auth))).await;
+    party
+        .send(encode(&ValidatorToMiner::ValidatorAuthForMiner(auth)))
+        .await;
     assert!(matches!(
         party.recv().await,
-        FromMiner::V0ExecutorManifestRequest(_)
+        MinerToValidator::V0ExecutorManifestRequest(_)
     ));
 }
 
@@ -106,11 +108,14 @@ async fn a_rotation_costs_no_connection_and_both_certificates_are_served() {
     soon(served).await;
     // A validator that has not read the chain since then, and a connection from before.
     greet(&mut dial(&miner, old).await.unwrap(), &miner).await;
-    open.send(encode(&ToMiner::V0MainHotkeyMessage(
+    open.send(encode(&ValidatorToMiner::V0MainHotkeyMessage(
         muster_protocol::wire::miner::MainHotkey { main_hotkey: None },
     )))
     .await;
-    assert!(matches!(open.recv().await, FromMiner::V0MainHotkeyMessage(_)));
+    assert!(matches!(
+        open.recv().await,
+        MinerToValidator::V0MainHotkeyMessage(_)
+    ));
     // After the next rotation, the first one is gone.
     let newest = rotate(&config).unwrap();
     let served = async {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use muster_job_messages::{AttemptStep, MinerAbilities, StepMessage};
 use muster_protocol::job::{Event, Outcome};
-use muster_protocol::wire::miner::ToMiner;
 use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{AttemptId, JobId, JobStatus, ReceiptKind, Timestamp};
 use muster_routing::earlier_attempts::{AskedFor, EarlierAttempt, count_attempts};
 use muster_routing::retry::{self, NextStep, RetryContext};
@@ -93,12 +93,12 @@ impl World {
     }
 
     /// The frame of a message; a receipt that was not issued before is added to the attempt.
-    fn frame(&self, tried: &mut Tried, message: StepMessage) -> Option<ToMiner> {
+    fn frame(&self, tried: &mut Tried, message: StepMessage) -> Option<ValidatorToMiner> {
         let (kind, paid) = match message {
             StepMessage::Receipt { kind, paid } => (kind, paid),
-            StepMessage::Job => return Some(ToMiner::V0JobRequest(Box::new(job_request(tried.id)))),
+            StepMessage::Job => return Some(ValidatorToMiner::V0JobRequest(Box::new(job_request(tried.id)))),
             StepMessage::Cancellation => {
-                return Some(ToMiner::MusterCancelJob(CancelJob {
+                return Some(ValidatorToMiner::MusterCancelJob(CancelJob {
                     job_uuid: tried.id,
                     reason: "the time for it is over".to_owned(),
                 }));

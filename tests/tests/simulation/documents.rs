@@ -11,9 +11,10 @@ use muster_protocol::wire::facilitator::{
 };
 use muster_protocol::wire::miner::{
     AcceptedReceiptRequest, ExecutorTiming, FinishedReceiptRequest, InitialJobRequest, JobRequest,
-    OptionsPreset, ToMiner,
+    OptionsPreset,
 };
 use muster_protocol::wire::muster::OfferExtension;
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{AttemptId, Hotkey, JobId, ReceiptKind, UserKey};
 
 use crate::miner::{CLASS, SIGNED, miner_key, validator_key};
@@ -89,32 +90,38 @@ pub(crate) fn plan(reattaches: bool) -> AttemptPlan {
     }
 }
 
-pub(crate) fn deliver(payload: &ReceiptPayload, reattaches: bool) -> Option<ToMiner> {
+pub(crate) fn deliver(payload: &ReceiptPayload, reattaches: bool) -> Option<ValidatorToMiner> {
     Some(match payload {
-        ReceiptPayload::Started(payload) => ToMiner::V0InitialJobRequest(Box::new(InitialJobRequest {
-            job_uuid: payload.job_uuid,
-            executor_class: CLASS,
-            docker_image: Some("hello:latest".to_owned()),
-            timeout_seconds: None,
-            volume: None,
-            job_started_receipt_payload: payload.clone(),
-            job_started_receipt_signature: SIGNED,
-            streaming_details: None,
-            executor_timing: Some(plan(reattaches).timing),
-            muster: Some(Box::new(OfferExtension {
-                image_time_limit: Some(600),
-                account: Some("a user".to_owned()),
-                ..OfferExtension::default()
-            })),
-        })),
-        ReceiptPayload::Accepted(payload) => ToMiner::V0JobAcceptedReceiptRequest(AcceptedReceiptRequest {
-            payload: payload.clone(),
-            signature: SIGNED,
-        }),
-        ReceiptPayload::Finished(payload) => ToMiner::V0JobFinishedReceiptRequest(FinishedReceiptRequest {
-            payload: payload.clone(),
-            signature: SIGNED,
-        }),
+        ReceiptPayload::Started(payload) => {
+            ValidatorToMiner::V0InitialJobRequest(Box::new(InitialJobRequest {
+                job_uuid: payload.job_uuid,
+                executor_class: CLASS,
+                docker_image: Some("hello:latest".to_owned()),
+                timeout_seconds: None,
+                volume: None,
+                job_started_receipt_payload: payload.clone(),
+                job_started_receipt_signature: SIGNED,
+                streaming_details: None,
+                executor_timing: Some(plan(reattaches).timing),
+                muster: Some(Box::new(OfferExtension {
+                    image_time_limit: Some(600),
+                    account: Some("a user".to_owned()),
+                    ..OfferExtension::default()
+                })),
+            }))
+        }
+        ReceiptPayload::Accepted(payload) => {
+            ValidatorToMiner::V0JobAcceptedReceiptRequest(AcceptedReceiptRequest {
+                payload: payload.clone(),
+                signature: SIGNED,
+            })
+        }
+        ReceiptPayload::Finished(payload) => {
+            ValidatorToMiner::V0JobFinishedReceiptRequest(FinishedReceiptRequest {
+                payload: payload.clone(),
+                signature: SIGNED,
+            })
+        }
     })
 }
 

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use muster_protocol::wire::executor::ExecutorUp;
-use muster_protocol::wire::miner::{
-    AttemptNotice, ExecutorReady, FromMiner, HordeFailed, JobFinished, MachineSpecs, ToMiner,
-};
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
+use muster_protocol::wire::miner::{AttemptNotice, ExecutorReady, HordeFailed, JobFinished, MachineSpecs};
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, ParticipantType};
 
 use crate::executor_link::{Alarm, MinerLink, ORPHAN};
@@ -99,7 +98,7 @@ impl World {
                     reason: HordeFailureReason::GenericError,
                     context: None,
                 };
-                self.conclude(id, vec![FromMiner::V0HordeFailedRequest(failure)]);
+                self.conclude(id, vec![ExecutorToMiner::V0HordeFailedRequest(failure)]);
             }
             Stage::Preparing if self.dice.one_in(2) => {
                 let up = ExecutorUp {
@@ -108,7 +107,7 @@ impl World {
                     image_s: 600,
                 };
                 self.becomes(id, Stage::AwaitingFetch);
-                self.report(id, FromMiner::MusterExecutorUp(up));
+                self.report(id, ExecutorToMiner::MusterExecutorUp(up));
             }
             Stage::Preparing | Stage::Pulling => {
                 let ready = ExecutorReady {
@@ -116,10 +115,10 @@ impl World {
                     executor_token: None,
                 };
                 self.becomes(id, Stage::Waiting);
-                self.report(id, FromMiner::V0ExecutorReadyRequest(ready));
+                self.report(id, ExecutorToMiner::V0ExecutorReadyRequest(ready));
             }
             Stage::Fetching => {
-                self.report(id, FromMiner::V0VolumesReadyRequest(notice));
+                self.report(id, ExecutorToMiner::V0VolumesReadyRequest(notice));
                 self.becomes(id, Stage::Running);
                 let journal = self.link(id).and_then(|link| link.journal());
                 self.create_container(id, journal);
@@ -131,7 +130,7 @@ impl World {
                 if self.folder_of(id).is_some_and(|folder| folder.container.runs) {
                     return;
                 }
-                self.report(id, FromMiner::V0ExecutionDoneRequest(notice));
+                self.report(id, ExecutorToMiner::V0ExecutionDoneRequest(notice));
                 if !self.may_die_here(Node::Executor(id)) {
                     self.goes_on(id, Stage::Uploading, 2000);
                 }
@@ -154,8 +153,8 @@ impl World {
                 };
                 self.ledger.results.insert(attempt);
                 let messages = vec![
-                    FromMiner::V0MachineSpecsRequest(specs),
-                    FromMiner::V0JobFinishedRequest(result),
+                    ExecutorToMiner::V0MachineSpecsRequest(specs),
+                    ExecutorToMiner::V0JobFinishedRequest(result),
                 ];
                 self.conclude(id, messages);
             }
@@ -166,7 +165,8 @@ impl World {
     fn begin_executor(&mut self, id: u64) {
         if let Some(journal) = self.adopt(id) {
             let over = journal.over;
-            let done = |report: &FromMiner| matches!(report, FromMiner::V0ExecutionDoneRequest(_));
+            let done =
+                |report: &ExecutorToMiner| matches!(report, ExecutorToMiner::V0ExecutionDoneRequest(_));
             let delivers = journal.reports.iter().any(done);
             if let Some(link) = self.link(id) {
                 *link = MinerLink::of(journal);
@@ -206,7 +206,7 @@ impl World {
     }
 
     /// It reports the end: in the journal before the container goes, to the miner after it.
-    fn conclude(&mut self, id: u64, messages: Vec<FromMiner>) {
+    fn conclude(&mut self, id: u64, messages: Vec<ExecutorToMiner>) {
         if let Some(link) = self.link(id) {
             link.reports.extend(messages);
             link.over = true;
@@ -249,15 +249,15 @@ impl World {
     }
 
     pub(crate) fn executor_hears(&mut self, id: u64, line: Line, frame: Frame) {
-        let Frame::To(message) = frame else { return };
+        let Frame::ToExecutor(message) = frame else { return };
         let Some(executor) = self.executors.get_mut(&id) else {
             return;
         };
         let stage = executor.stage;
         if executor.link.returning == Some(line) {
-            if let ToMiner::MusterLeaseHeld(held) = *message {
+            if let MinerToExecutor::MusterLeaseHeld(held) = *message {
                 self.come_back(id, line, held);
-            } else if matches!(*message, ToMiner::MusterCancelJob(_)) {
+            } else if matches!(*message, MinerToExecutor::MusterCancelJob(_)) {
                 self.leave(id);
             }
             return;
@@ -266,37 +266,24 @@ impl World {
             return;
         }
         match (*message, stage) {
-            (ToMiner::MusterLeaseHeld(held), _) => {
+            (MinerToExecutor::MusterLeaseHeld(held), _) => {
                 executor.link.held = Some(held);
                 self.note(id);
             }
-            (ToMiner::V0InitialJobRequest(_), Stage::Dialled) => self.goes_on(id, Stage::Preparing, 3000),
-            (ToMiner::MusterFetchImage(_), Stage::AwaitingFetch) => self.goes_on(id, Stage::Pulling, 20_000),
-            (ToMiner::V0JobRequest(_), Stage::Waiting) => {
+            (MinerToExecutor::V0InitialJobRequest(_), Stage::Dialled) => {
+                self.goes_on(id, Stage::Preparing, 3000);
+            }
+            (MinerToExecutor::MusterFetchImage(_), Stage::AwaitingFetch) => {
+                self.goes_on(id, Stage::Pulling, 20_000);
+            }
+            (MinerToExecutor::V0JobRequest(_), Stage::Waiting) => {
                 executor.link.job_since = Some(self.now);
                 self.goes_on(id, Stage::Fetching, 3000);
             }
-            (ToMiner::MusterCancelJob(_), _)
-            | (ToMiner::MusterEndStored(_), Stage::Over)
-            | (ToMiner::GenericError(_), Stage::Dialled) => self.leave(id),
-            (
-                ToMiner::V0InitialJobRequest(_)
-                | ToMiner::V0JobRequest(_)
-                | ToMiner::ValidatorAuthForMiner(_)
-                | ToMiner::V0MainHotkeyMessage(_)
-                | ToMiner::V0JobAcceptedReceiptRequest(_)
-                | ToMiner::V0JobFinishedReceiptRequest(_)
-                | ToMiner::GenericError(_)
-                | ToMiner::MusterExecutorEnrolled(_)
-                | ToMiner::MusterSessionSealed(_)
-                | ToMiner::MusterWhitelist(_)
-                | ToMiner::MusterFetchImage(_)
-                | ToMiner::MusterEndStored(_)
-                | ToMiner::MusterCheckpointKept(_)
-                | ToMiner::MusterDrain(_)
-                | ToMiner::MusterAudit(_),
-                _,
-            ) => {}
+            (MinerToExecutor::MusterCancelJob(_), _)
+            | (MinerToExecutor::MusterEndStored(_), Stage::Over)
+            | (MinerToExecutor::GenericError(_), Stage::Dialled) => self.leave(id),
+            (_, _) => {}
         }
     }
 

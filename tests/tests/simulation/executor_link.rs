@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_protocol::Timestamp;
 use muster_protocol::wire::executor::{LeaseHeld, Reattach};
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
 
 use crate::faults::Mutation;
 use crate::invariants::Milestone;
@@ -45,7 +45,7 @@ pub(crate) struct MinerLink {
     /// A connection over which it asks to come back.
     pub(crate) returning: Option<Line>,
     pub(crate) held: Option<LeaseHeld>,
-    pub(crate) reports: Vec<FromMiner>,
+    pub(crate) reports: Vec<ExecutorToMiner>,
     pub(crate) job_since: Option<Timestamp>,
     /// The last report is the end of the attempt.
     pub(crate) over: bool,
@@ -88,7 +88,7 @@ impl World {
     }
 
     /// Adds a report to the others, in the journal too, and sends it if there is a connection.
-    pub(crate) fn report(&mut self, id: u64, message: FromMiner) {
+    pub(crate) fn report(&mut self, id: u64, message: ExecutorToMiner) {
         if let Some(link) = self.link(id) {
             link.reports.push(message);
         }
@@ -112,7 +112,7 @@ impl World {
         let unsent = link.reports.get(link.sent..).unwrap_or_default().to_vec();
         link.sent = link.reports.len();
         for message in unsent {
-            self.send(line, 0, Frame::From(Box::new(message)));
+            self.send(line, 0, Frame::FromExecutor(Box::new(message)));
         }
     }
 
@@ -152,8 +152,8 @@ impl World {
             secret: held.secret,
             job_ms: age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
         };
-        let message = FromMiner::MusterReattach(ticket);
-        self.send(line, 0, Frame::From(Box::new(message)));
+        let message = ExecutorToMiner::MusterReattach(ticket);
+        self.send(line, 0, Frame::FromExecutor(Box::new(message)));
         self.after(ANSWER_LIMIT, Happening::Alarm(id, Alarm::Answer(line)));
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use muster_miner::lease_table::LeaseStatus;
 use muster_protocol::job::Outcome;
 use muster_protocol::receipt::ReceiptPayload;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, JobId, JobStatus};
 
 use crate::faults::Fault;
@@ -122,7 +122,7 @@ pub(crate) struct Ledger {
     pub(crate) killed: BTreeMap<AttemptId, u32>,
     pub(crate) reached: BTreeSet<Milestone>,
     /// The end that a miner has told of each attempt.
-    pub(crate) told: BTreeMap<AttemptId, FromMiner>,
+    pub(crate) told: BTreeMap<AttemptId, MinerToValidator>,
     /// The connection that was admitted last to each lease.
     pub(crate) serving: BTreeMap<AttemptId, Line>,
     /// The secrets that admit an executor to each lease.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use muster_protocol::wire::executor::LeaseHeld;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
 use muster_protocol::{AttemptId, ExecutorToken, Timestamp};
 
 use crate::executor_link::ORPHAN;
@@ -19,7 +19,7 @@ const MARGIN: Duration = Duration::from_secs(15);
 #[derive(Clone, Debug)]
 pub(crate) struct Journal {
     pub(crate) held: LeaseHeld,
-    pub(crate) reports: Vec<FromMiner>,
+    pub(crate) reports: Vec<ExecutorToMiner>,
     /// The last report is the end of the attempt.
     pub(crate) over: bool,
     pub(crate) job_since: Timestamp,

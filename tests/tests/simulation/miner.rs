@@ -13,7 +13,9 @@ use muster_miner::validator_shares::shares::{ShareRules, ValidatorStakes};
 use muster_miner::validator_shares::unpaid::UnpaidRules;
 use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::wire::decode;
-use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, ToMiner};
+use muster_protocol::wire::executor_socket::ExecutorToMiner;
+use muster_protocol::wire::miner::InitialJobRequest;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, FeatureSet, Hotkey, Manifest, MinerKey, Receipt, Signature,
     Timestamp, ValidatorKey,
@@ -147,7 +149,7 @@ impl Miner {
         lines.iter().filter_map(|line| decode(&line.line).ok()).collect()
     }
 
-    pub(crate) fn history(&self, attempt: AttemptId) -> Vec<FromMiner> {
+    pub(crate) fn history(&self, attempt: AttemptId) -> Vec<MinerToValidator> {
         let history = self
             .store
             .history(attempt)
@@ -270,12 +272,12 @@ impl World {
         }
     }
 
-    pub(crate) fn miner_hears(&mut self, index: usize, line: Line, to: usize, frame: Frame) {
+    pub(crate) fn miner_hears(&mut self, index: usize, line: Line, frame: Frame) {
         match frame {
-            Frame::To(message) if to == 1 => self.validator_says(index, line, *message),
-            Frame::From(message) if to == 1 => self.executor_says(index, line, *message),
-            Frame::To(_)
-            | Frame::From(_)
+            Frame::ToMiner(message) => self.validator_says(index, line, *message),
+            Frame::FromExecutor(message) => self.executor_says(index, line, *message),
+            Frame::FromMiner(_)
+            | Frame::ToExecutor(_)
             | Frame::Job(_)
             | Frame::Cancel(_)
             | Frame::Status(_)
@@ -283,10 +285,10 @@ impl World {
         }
     }
 
-    fn validator_says(&mut self, index: usize, line: Line, message: ToMiner) {
+    fn validator_says(&mut self, index: usize, line: Line, message: ValidatorToMiner) {
         let connection = ConnectionId(line);
         let event = match message {
-            ToMiner::V0InitialJobRequest(request) => {
+            ValidatorToMiner::V0InitialJobRequest(request) => {
                 let token = ExecutorToken::new(request.job_uuid, self.dice.uuid());
                 let offer = Box::new(offered(request));
                 Event::Offered {
@@ -295,68 +297,55 @@ impl World {
                     token,
                 }
             }
-            ToMiner::V0JobRequest(request) => Event::Payload { connection, request },
-            ToMiner::V0JobAcceptedReceiptRequest(request) => Event::ReceiptOffered {
+            ValidatorToMiner::V0JobRequest(request) => Event::Payload { connection, request },
+            ValidatorToMiner::V0JobAcceptedReceiptRequest(request) => Event::ReceiptOffered {
                 connection,
                 receipt: Box::new(countersigned(ReceiptPayload::Accepted(request.payload))),
             },
-            ToMiner::V0JobFinishedReceiptRequest(request) => Event::ReceiptOffered {
+            ValidatorToMiner::V0JobFinishedReceiptRequest(request) => Event::ReceiptOffered {
                 connection,
                 receipt: Box::new(countersigned(ReceiptPayload::Finished(request.payload))),
             },
-            ToMiner::MusterCancelJob(cancel) => Event::Cancelled { connection, cancel },
-            ToMiner::ValidatorAuthForMiner(_)
-            | ToMiner::V0MainHotkeyMessage(_)
-            | ToMiner::GenericError(_)
-            | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterSessionSealed(_)
-            | ToMiner::MusterFetchImage(_)
-            | ToMiner::MusterLeaseHeld(_)
-            | ToMiner::MusterEndStored(_)
-            | ToMiner::MusterCheckpointKept(_)
-            | ToMiner::MusterDrain(_)
-            | ToMiner::MusterAudit(_)
-            | ToMiner::MusterWhitelist(_) => return,
+            ValidatorToMiner::MusterCancelJob(cancel) => Event::Cancelled { connection, cancel },
+            ValidatorToMiner::ValidatorAuthForMiner(_)
+            | ValidatorToMiner::V0MainHotkeyMessage(_)
+            | ValidatorToMiner::GenericError(_)
+            | ValidatorToMiner::MusterCheckpointKept(_)
+            | ValidatorToMiner::MusterDrain(_)
+            | ValidatorToMiner::MusterAudit(_)
+            | ValidatorToMiner::MusterWhitelist(_) => return,
         };
         self.feed(index, event);
     }
 
-    fn executor_says(&mut self, index: usize, line: Line, message: FromMiner) {
+    fn executor_says(&mut self, index: usize, line: Line, message: ExecutorToMiner) {
         let Some(attempt) = message.attempt() else { return };
         let report = match message {
-            FromMiner::MusterExecutorUp(up) => ExecutorReport::Up(up),
-            FromMiner::V0ExecutorReadyRequest(_) => ExecutorReport::Ready,
-            FromMiner::V0VolumesReadyRequest(_) => ExecutorReport::VolumesReady,
-            FromMiner::V0ExecutionDoneRequest(_) => ExecutorReport::ExecutionDone,
-            FromMiner::V0MachineSpecsRequest(specs) => ExecutorReport::Specs(Box::new(specs)),
-            FromMiner::V0JobFinishedRequest(result) => ExecutorReport::Finished(Box::new(result)),
-            FromMiner::V0HordeFailedRequest(failure) => ExecutorReport::HordeFailed(Box::new(failure)),
-            FromMiner::MusterReattach(back) => return self.executor_returns(index, line, back),
+            ExecutorToMiner::MusterExecutorUp(up) => ExecutorReport::Up(up),
+            ExecutorToMiner::V0ExecutorReadyRequest(_) => ExecutorReport::Ready,
+            ExecutorToMiner::V0VolumesReadyRequest(_) => ExecutorReport::VolumesReady,
+            ExecutorToMiner::V0ExecutionDoneRequest(_) => ExecutorReport::ExecutionDone,
+            ExecutorToMiner::V0MachineSpecsRequest(specs) => ExecutorReport::Specs(Box::new(specs)),
+            ExecutorToMiner::V0JobFinishedRequest(result) => ExecutorReport::Finished(Box::new(result)),
+            ExecutorToMiner::V0HordeFailedRequest(failure) => ExecutorReport::HordeFailed(Box::new(failure)),
+            ExecutorToMiner::MusterReattach(back) => return self.executor_returns(index, line, back),
             // Simulated executors say nothing else.
-            FromMiner::V0ExecutorManifestRequest(_)
-            | FromMiner::V0MainHotkeyMessage(_)
-            | FromMiner::V0AcceptJobRequest(_)
-            | FromMiner::V0DeclineJobRequest(_)
-            | FromMiner::V0StreamingJobReadyRequest(_)
-            | FromMiner::V0StreamingJobNotReadyRequest(_)
-            | FromMiner::V0JobFailedRequest(_)
-            | FromMiner::V0ExecutorFailedRequest(_)
-            | FromMiner::GenericError(_)
-            | FromMiner::UnauthorizedError(_)
-            | FromMiner::MusterReceiptCountersigned(_)
-            | FromMiner::MusterJobLog(_)
-            | FromMiner::MusterJobProgress(_)
-            | FromMiner::MusterJobMetrics(_)
-            | FromMiner::MusterCheckpoint(_)
-            | FromMiner::MusterExecutorMetrics(_)
-            | FromMiner::MusterMachines(_)
-            | FromMiner::MusterSessionProofs(_)
-            | FromMiner::MusterAuditReply(_)
-            | FromMiner::MusterExecutorHello(_)
-            | FromMiner::MusterEnrolExecutor(_)
-            | FromMiner::MusterSealSession(_)
-            | FromMiner::MusterSessionClosed(_)
-            | FromMiner::MusterLeaseOver(_) => return,
+            ExecutorToMiner::V0StreamingJobReadyRequest(_)
+            | ExecutorToMiner::V0StreamingJobNotReadyRequest(_)
+            | ExecutorToMiner::V0JobFailedRequest(_)
+            | ExecutorToMiner::V0ExecutorFailedRequest(_)
+            | ExecutorToMiner::GenericError(_)
+            | ExecutorToMiner::MusterJobLog(_)
+            | ExecutorToMiner::MusterJobProgress(_)
+            | ExecutorToMiner::MusterJobMetrics(_)
+            | ExecutorToMiner::MusterCheckpoint(_)
+            | ExecutorToMiner::MusterExecutorMetrics(_)
+            | ExecutorToMiner::MusterSessionProofs(_)
+            | ExecutorToMiner::MusterExecutorHello(_)
+            | ExecutorToMiner::MusterEnrolExecutor(_)
+            | ExecutorToMiner::MusterSealSession(_)
+            | ExecutorToMiner::MusterSessionClosed(_)
+            | ExecutorToMiner::MusterLeaseOver(_) => return,
         };
         // One whose frames pass each other may skip the fetch of its image, which the lease then cannot know.
         if matches!(report, ExecutorReport::Ready)

@@ -6,8 +6,10 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use muster_miner::lease_table::{ConnectionId, Effect, LeaseWrite};
 use muster_protocol::AttemptId;
-use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
+use muster_protocol::wire::miner::GenericError;
 use muster_protocol::wire::muster::{CancelJob, ReceiptCountersigned};
+use muster_protocol::wire::validator_socket::MinerToValidator;
 
 use crate::executor_link::Alarm;
 use crate::faults::{Fault, Mutation};
@@ -82,7 +84,7 @@ impl World {
             Effect::Tell { to, message } | Effect::Live { to, message } => {
                 self.told_once(&message);
                 for ConnectionId(line) in to {
-                    self.send(line, 1, Frame::From(message.clone()));
+                    self.send(line, 1, Frame::FromMiner(message.clone()));
                 }
             }
             Effect::Retell { to, attempt } => {
@@ -96,7 +98,7 @@ impl World {
                     .unwrap_or_default();
                 for message in history {
                     self.told_once(&message);
-                    self.send(to.0, 1, Frame::From(Box::new(message)));
+                    self.send(to.0, 1, Frame::FromMiner(Box::new(message)));
                 }
             }
             Effect::RepeatReceipt { to, attempt, kind } => {
@@ -106,8 +108,10 @@ impl World {
                     .find(|receipt| receipt.payload.attempt() == attempt && receipt.payload.kind() == kind);
                 if let Some(receipt) = held {
                     let message =
-                        FromMiner::MusterReceiptCountersigned(Box::new(ReceiptCountersigned { receipt }));
-                    self.send(to.0, 1, Frame::From(Box::new(message)));
+                        MinerToValidator::MusterReceiptCountersigned(Box::new(ReceiptCountersigned {
+                            receipt,
+                        }));
+                    self.send(to.0, 1, Frame::FromMiner(Box::new(message)));
                 }
             }
             Effect::Start { token, .. } => {
@@ -136,7 +140,7 @@ impl World {
                     .get(index)
                     .and_then(|miner| miner.executors.get(&attempt).copied());
                 if let Some(line) = line {
-                    self.send(line, 1, Frame::To(message));
+                    self.send(line, 1, Frame::ToExecutor(message));
                 }
             }
             // Simulated executors have every image.
@@ -168,11 +172,11 @@ impl World {
         let serving = miner.executors.iter().find(|(_, other)| **other == line);
         let serving = serving.map(|(attempt, _)| *attempt);
         let message = match (dialling, serving) {
-            (Some((attempt, true)), _) => ToMiner::MusterCancelJob(CancelJob {
+            (Some((attempt, true)), _) => MinerToExecutor::MusterCancelJob(CancelJob {
                 job_uuid: attempt,
                 reason: details,
             }),
-            (Some((_, false)), _) | (None, Some(_)) => ToMiner::GenericError(GenericError {
+            (Some((_, false)), _) | (None, Some(_)) => MinerToExecutor::GenericError(GenericError {
                 details: Some(details),
                 job_uuid: None,
             }),
@@ -182,7 +186,7 @@ impl World {
         if let Some(attempt) = serving {
             miner.executors.remove(&attempt);
         }
-        self.send(line, 1, Frame::To(Box::new(message)));
+        self.send(line, 1, Frame::ToExecutor(Box::new(message)));
         self.close(line, 1);
     }
 
@@ -217,12 +221,12 @@ impl World {
     }
 
     /// The end that a miner tells of an attempt stays the same.
-    fn told_once(&mut self, message: &FromMiner) {
+    fn told_once(&mut self, message: &MinerToValidator) {
         let ends = matches!(
             message,
-            FromMiner::V0JobFinishedRequest(_)
-                | FromMiner::V0JobFailedRequest(_)
-                | FromMiner::V0HordeFailedRequest(_)
+            MinerToValidator::V0JobFinishedRequest(_)
+                | MinerToValidator::V0JobFailedRequest(_)
+                | MinerToValidator::V0HordeFailedRequest(_)
         );
         let Some(attempt) = message.attempt().filter(|_| ends) else {
             return;

@@ -135,7 +135,7 @@ impl World {
         match self.end(line, to) {
             Some(Node::Facilitator) => self.facilitator_hears(line, frame),
             Some(Node::Validator) => self.validator_hears(line, frame),
-            Some(Node::Miner(index)) => self.miner_hears(index, line, to, frame),
+            Some(Node::Miner(index)) => self.miner_hears(index, line, frame),
             Some(Node::Executor(id)) => self.executor_hears(id, line, frame),
             None => {}
         }

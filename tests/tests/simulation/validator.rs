@@ -12,7 +12,7 @@ use muster_job_messages::incoming::{MessageMeaning, interpret};
 use muster_job_queue::{QueueAccount, QueueTicket, WaitingJob};
 use muster_protocol::job::{Attempt, Event, Outcome};
 use muster_protocol::receipt::ReceiptPayload;
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, JobId, MinerKey, ReceiptKind, Timestamp};
 use muster_routing::admission::{
     AllowedUsers, PriorAnswer, PriorRequest, SignatureCheck, check_request, resolve_prior,
@@ -294,9 +294,9 @@ impl World {
         }
     }
 
-    pub(crate) fn tell(&mut self, attempt: AttemptId, message: ToMiner) {
+    pub(crate) fn tell(&mut self, attempt: AttemptId, message: ValidatorToMiner) {
         if let Some(line) = self.validator.links.get(&attempt).and_then(|link| link.line) {
-            self.send(line, 0, Frame::To(Box::new(message)));
+            self.send(line, 0, Frame::ToMiner(Box::new(message)));
         }
     }
 
@@ -328,7 +328,7 @@ impl World {
             Frame::Job(job) => self.take_job(job),
             Frame::Cancel(job) => self.take_cancel(job),
             Frame::Answer => self.update_answered(),
-            Frame::From(message) => {
+            Frame::FromMiner(message) => {
                 let attempt = self
                     .validator
                     .links
@@ -339,7 +339,7 @@ impl World {
                     self.on_message(attempt, *message);
                 }
             }
-            Frame::Status(_) | Frame::To(_) => {}
+            Frame::Status(_) | Frame::ToMiner(_) | Frame::ToExecutor(_) | Frame::FromExecutor(_) => {}
         }
     }
 
@@ -364,7 +364,7 @@ impl World {
         }
     }
 
-    fn on_message(&mut self, attempt: AttemptId, message: FromMiner) {
+    fn on_message(&mut self, attempt: AttemptId, message: MinerToValidator) {
         let about = message.attempt();
         match interpret(message) {
             MessageMeaning::Countersigned(receipt) => {

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::facilitator::JobStatusUpdate;
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, JobId, Timestamp};
 
 use crate::executor::Executor;
@@ -85,10 +86,14 @@ pub(crate) enum Frame {
     Status(Box<JobStatusUpdate>),
     /// The answer to the oldest of those without one.
     Answer,
-    /// A validator's or a miner's message.
-    To(Box<ToMiner>),
-    /// A miner's or an executor's message.
-    From(Box<FromMiner>),
+    /// A validator's message to a miner.
+    ToMiner(Box<ValidatorToMiner>),
+    /// A miner's message to a validator.
+    FromMiner(Box<MinerToValidator>),
+    /// A miner's message to an executor.
+    ToExecutor(Box<MinerToExecutor>),
+    /// An executor's message to its miner.
+    FromExecutor(Box<ExecutorToMiner>),
 }
 
 /// An event of the schedule.

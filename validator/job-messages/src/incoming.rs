@@ -11,7 +11,8 @@ use muster_protocol::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StreamingAddress,
 };
 use muster_protocol::wire::machines::MachinesNotice;
-use muster_protocol::wire::miner::{ExecutorManifest, FromMiner, JobImage};
+use muster_protocol::wire::miner::{ExecutorManifest, JobImage};
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{JobTrace, Receipt};
 use serde_json::{Value, json};
 
@@ -56,51 +57,44 @@ impl From<LiveUpdate> for MessageMeaning {
 }
 
 /// Interprets a message of a miner.
-pub fn interpret(message: FromMiner) -> MessageMeaning {
+pub fn interpret(message: MinerToValidator) -> MessageMeaning {
     let event = match message {
-        FromMiner::V0ExecutorManifestRequest(m) => return MessageMeaning::Manifest(m),
-        FromMiner::V0MachineSpecsRequest(m) => return MessageMeaning::Specs(m.specs),
-        FromMiner::MusterMachines(notice) => return MessageMeaning::Machines(notice),
-        FromMiner::MusterReceiptCountersigned(m) => {
+        MinerToValidator::V0ExecutorManifestRequest(m) => return MessageMeaning::Manifest(m),
+        MinerToValidator::V0MachineSpecsRequest(m) => return MessageMeaning::Specs(m.specs),
+        MinerToValidator::MusterMachines(notice) => return MessageMeaning::Machines(notice),
+        MinerToValidator::MusterReceiptCountersigned(m) => {
             return MessageMeaning::Countersigned(Box::new(m.receipt));
         }
-        FromMiner::GenericError(m) => return MessageMeaning::Complaint(m.details.unwrap_or_default()),
-        FromMiner::UnauthorizedError(m) => {
+        MinerToValidator::GenericError(m) => return MessageMeaning::Complaint(m.details.unwrap_or_default()),
+        MinerToValidator::UnauthorizedError(m) => {
             return MessageMeaning::Complaint(format!("{}: {}", m.code, m.details.unwrap_or_default()));
         }
-        FromMiner::MusterJobLog(piece) => return LiveUpdate::Log(piece).into(),
-        FromMiner::MusterJobProgress(progress) => return LiveUpdate::Progress(progress).into(),
-        FromMiner::MusterCheckpoint(notice) => return MessageMeaning::Checkpoint(notice),
-        FromMiner::MusterJobMetrics(metrics) => return LiveUpdate::Metrics(metrics).into(),
-        FromMiner::V0MainHotkeyMessage(_)
-        | FromMiner::MusterExecutorMetrics(_)
-        | FromMiner::MusterExecutorHello(_)
-        | FromMiner::MusterEnrolExecutor(_)
-        | FromMiner::MusterSealSession(_)
-        | FromMiner::MusterSessionProofs(_)
-        | FromMiner::MusterAuditReply(_)
-        | FromMiner::MusterSessionClosed(_)
-        | FromMiner::MusterReattach(_)
-        | FromMiner::MusterLeaseOver(_) => return MessageMeaning::Ignored,
-        FromMiner::V0AcceptJobRequest(_) => Event::Accepted,
-        FromMiner::V0DeclineJobRequest(m) => Event::Declined(RejectionDetails {
+        MinerToValidator::MusterJobLog(piece) => return LiveUpdate::Log(piece).into(),
+        MinerToValidator::MusterJobProgress(progress) => return LiveUpdate::Progress(progress).into(),
+        MinerToValidator::MusterCheckpoint(notice) => return MessageMeaning::Checkpoint(notice),
+        MinerToValidator::MusterJobMetrics(metrics) => return LiveUpdate::Metrics(metrics).into(),
+        MinerToValidator::V0MainHotkeyMessage(_)
+        | MinerToValidator::MusterAuditReply(_)
+        | MinerToValidator::MusterSessionClosed(_) => return MessageMeaning::Ignored,
+        MinerToValidator::V0AcceptJobRequest(_) => Event::Accepted,
+        MinerToValidator::V0DeclineJobRequest(m) => Event::Declined(RejectionDetails {
             rejected_by: ParticipantType::Miner,
             reason: m.reason,
             message: m.message,
             context: m.context,
         }),
-        FromMiner::MusterExecutorUp(m) => Event::ExecutorUp {
+        MinerToValidator::MusterExecutorUp(m) => Event::ExecutorUp {
             allowed: Duration::from_secs(m.image_s),
         },
-        FromMiner::V0ExecutorReadyRequest(_) => Event::ExecutorReady,
-        FromMiner::V0VolumesReadyRequest(_) => Event::VolumesReady,
-        FromMiner::V0ExecutionDoneRequest(_) => Event::ExecutionDone,
-        FromMiner::V0StreamingJobReadyRequest(m) => Event::StreamingReady(StreamingAddress {
+        MinerToValidator::V0ExecutorReadyRequest(_) => Event::ExecutorReady,
+        MinerToValidator::V0VolumesReadyRequest(_) => Event::VolumesReady,
+        MinerToValidator::V0ExecutionDoneRequest(_) => Event::ExecutionDone,
+        MinerToValidator::V0StreamingJobReadyRequest(m) => Event::StreamingReady(StreamingAddress {
             streaming_server_cert: Some(m.public_key),
             streaming_server_address: m.ip,
             streaming_server_port: Some(m.port),
         }),
-        FromMiner::V0JobFinishedRequest(m) => Event::Finished(Box::new(MinerResponse {
+        MinerToValidator::V0JobFinishedRequest(m) => Event::Finished(Box::new(MinerResponse {
             docker_process_stderr: m.docker_process_stderr,
             docker_process_stdout: m.docker_process_stdout,
             // ComputeHorde's SDK takes no null here.
@@ -108,7 +102,7 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
             upload_results: Some(m.upload_results.unwrap_or_default()),
             extra: own_fields(m.image, m.trace, m.completion).collect(),
         })),
-        FromMiner::V0JobFailedRequest(m) => Event::Failed(Box::new(FailureDetails {
+        MinerToValidator::V0JobFailedRequest(m) => Event::Failed(Box::new(FailureDetails {
             reason: m.reason,
             stage: m.stage,
             message: m.message,
@@ -117,17 +111,17 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
             docker_process_stdout: m.docker_process_stdout,
             docker_process_stderr: m.docker_process_stderr,
         })),
-        FromMiner::V0HordeFailedRequest(m) => Event::HordeFailed(HordeFailureDetails {
+        MinerToValidator::V0HordeFailedRequest(m) => Event::HordeFailed(HordeFailureDetails {
             reported_by: to_miners_side(m.reported_by),
             reason: m.reason,
             message: m.message,
             context: m.context,
         }),
-        FromMiner::V0ExecutorFailedRequest(_) => horde_failed(
+        MinerToValidator::V0ExecutorFailedRequest(_) => horde_failed(
             HordeFailureReason::ExecutorSpinupFailed,
             "the miner could not start an executor",
         ),
-        FromMiner::V0StreamingJobNotReadyRequest(_) => horde_failed(
+        MinerToValidator::V0StreamingJobNotReadyRequest(_) => horde_failed(
             HordeFailureReason::StreamingFailed,
             "the streaming job did not start",
         ),

@@ -12,10 +12,11 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::miner::{
     AcceptedReceiptRequest, FinishedReceiptRequest, InitialJobRequest, JobRequest, OptionsPreset, SealTerms,
-    StreamingDetails, ToMiner,
+    StreamingDetails,
 };
 use muster_protocol::wire::muster::{CancelJob, OfferExtension};
 use muster_protocol::wire::signing::with_validator_signature;
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{
     AttemptId, Feature, FeatureSet, MinerKey, ParticipantType, Receipt, ReceiptKind, ReceiptPayload,
     Signature, Timestamp, TraceParent, TraceStage, ValidatorKey, context_below,
@@ -136,18 +137,20 @@ impl OutgoingMessages<'_> {
     /// The offer, which carries the started receipt. The inputs go with the offer, as ComputeHorde's validator sends
     /// them.
     fn offer(&self, payload: &StartedReceipt, receipt: &OfferedReceipt) -> String {
-        self.frame(&ToMiner::V0InitialJobRequest(Box::new(InitialJobRequest {
-            job_uuid: self.attempt,
-            executor_class: self.plan.class,
-            docker_image: Some(self.request.docker_image.clone()),
-            timeout_seconds: Some(DEPRECATED_TIMEOUT),
-            volume: self.request.volume.clone(),
-            job_started_receipt_payload: payload.clone(),
-            job_started_receipt_signature: receipt.validator_signature,
-            streaming_details: self.streaming(),
-            executor_timing: Some(self.plan.timing),
-            muster: self.extension().map(Box::new),
-        })))
+        self.frame(&ValidatorToMiner::V0InitialJobRequest(Box::new(
+            InitialJobRequest {
+                job_uuid: self.attempt,
+                executor_class: self.plan.class,
+                docker_image: Some(self.request.docker_image.clone()),
+                timeout_seconds: Some(DEPRECATED_TIMEOUT),
+                volume: self.request.volume.clone(),
+                job_started_receipt_payload: payload.clone(),
+                job_started_receipt_signature: receipt.validator_signature,
+                streaming_details: self.streaming(),
+                executor_timing: Some(self.plan.timing),
+                muster: self.extension().map(Box::new),
+            },
+        )))
     }
 
     /// The part of the offer beyond ComputeHorde's fields. The user's login at a registry, which only this validator
@@ -193,7 +196,7 @@ impl OutgoingMessages<'_> {
         } else {
             OptionsPreset::None
         };
-        self.frame(&ToMiner::V0JobRequest(Box::new(JobRequest {
+        self.frame(&ValidatorToMiner::V0JobRequest(Box::new(JobRequest {
             job_uuid: self.attempt,
             executor_class: self.plan.class,
             docker_image: self.request.docker_image.clone(),
@@ -217,7 +220,7 @@ impl OutgoingMessages<'_> {
 
     /// The answer to a checkpoint that is stored.
     pub fn checkpoint_kept(&self, number: u32, ordinal: u32) -> String {
-        self.frame(&ToMiner::MusterCheckpointKept(CheckpointKept {
+        self.frame(&ValidatorToMiner::MusterCheckpointKept(CheckpointKept {
             job_uuid: self.attempt,
             number,
             ordinal,
@@ -226,7 +229,7 @@ impl OutgoingMessages<'_> {
 
     /// The cancellation of the attempt. Only Muster's miners know it.
     pub fn cancellation(&self, reason: &str) -> String {
-        self.frame(&ToMiner::MusterCancelJob(CancelJob {
+        self.frame(&ValidatorToMiner::MusterCancelJob(CancelJob {
             job_uuid: self.attempt,
             reason: reason.to_owned(),
         }))
@@ -237,12 +240,12 @@ impl OutgoingMessages<'_> {
         let signature = receipt.validator_signature;
         match &receipt.payload {
             ReceiptPayload::Started(payload) => self.offer(payload, receipt),
-            ReceiptPayload::Accepted(payload) => {
-                self.frame(&ToMiner::V0JobAcceptedReceiptRequest(AcceptedReceiptRequest {
+            ReceiptPayload::Accepted(payload) => self.frame(&ValidatorToMiner::V0JobAcceptedReceiptRequest(
+                AcceptedReceiptRequest {
                     payload: payload.clone(),
                     signature,
-                }))
-            }
+                },
+            )),
             ReceiptPayload::Finished(payload) => encode(&finished_message(payload, signature)),
         }
     }
@@ -271,26 +274,14 @@ impl OutgoingMessages<'_> {
 
     /// Encodes a message. Since compute-horde 0.0.27 the two job requests are signed as a whole; the other messages
     /// carry their own signatures.
-    fn frame(&self, message: &ToMiner) -> String {
-        match message {
-            ToMiner::V0InitialJobRequest(_) | ToMiner::V0JobRequest(_) => {
-                with_validator_signature(message, |bytes| self.keypair.sign(bytes))
-            }
-            ToMiner::ValidatorAuthForMiner(_)
-            | ToMiner::V0MainHotkeyMessage(_)
-            | ToMiner::V0JobAcceptedReceiptRequest(_)
-            | ToMiner::V0JobFinishedReceiptRequest(_)
-            | ToMiner::GenericError(_)
-            | ToMiner::MusterCancelJob(_)
-            | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterSessionSealed(_)
-            | ToMiner::MusterWhitelist(_)
-            | ToMiner::MusterFetchImage(_)
-            | ToMiner::MusterLeaseHeld(_)
-            | ToMiner::MusterEndStored(_)
-            | ToMiner::MusterCheckpointKept(_)
-            | ToMiner::MusterDrain(_)
-            | ToMiner::MusterAudit(_) => encode(message),
+    fn frame(&self, message: &ValidatorToMiner) -> String {
+        if matches!(
+            message,
+            ValidatorToMiner::V0InitialJobRequest(_) | ValidatorToMiner::V0JobRequest(_)
+        ) {
+            with_validator_signature(message, |bytes| self.keypair.sign(bytes))
+        } else {
+            encode(message)
         }
     }
 }
@@ -338,8 +329,8 @@ pub fn finished_receipt_message(receipt: &OfferedReceipt) -> Option<String> {
     }
 }
 
-fn finished_message(payload: &FinishedReceipt, signature: Signature) -> ToMiner {
-    ToMiner::V0JobFinishedReceiptRequest(FinishedReceiptRequest {
+fn finished_message(payload: &FinishedReceipt, signature: Signature) -> ValidatorToMiner {
+    ValidatorToMiner::V0JobFinishedReceiptRequest(FinishedReceiptRequest {
         payload: payload.clone(),
         signature,
     })
@@ -527,7 +518,8 @@ mod tests {
             !frame.contains("hunter2") && !frame.contains("somebody"),
             "{frame}"
         );
-        let ToMiner::V0InitialJobRequest(offer) = muster_protocol::wire::decode(&frame).unwrap() else {
+        let ValidatorToMiner::V0InitialJobRequest(offer) = muster_protocol::wire::decode(&frame).unwrap()
+        else {
             panic!("an offer")
         };
         let extension = offer.muster.unwrap();

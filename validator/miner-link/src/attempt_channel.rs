@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use muster_process::backoff::random_jitter;
 use muster_process::clock::Sleep;
 use muster_process::error::Causes;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::wire::{WireError, decode};
 use muster_protocol::{AttemptId, FeatureSet};
 use muster_websocket::CloseCode;
@@ -27,7 +27,7 @@ pub enum ChannelEvent {
     /// It was lost, or could not be made; the text says why.
     Down(Arc<str>),
     /// A message of the miner.
-    Message(Box<FromMiner>),
+    Message(Box<MinerToValidator>),
     /// A frame of the miner that is no message.
     Malformed(WireError),
 }

@@ -6,7 +6,7 @@ use muster_identity::{Keypair, sign_validator_auth};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::Feature;
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::wire::{decode, encode};
 use muster_websocket::{CloseCode, Limits, Socket, connect};
 use tokio::time::timeout;
@@ -37,8 +37,11 @@ impl MinerConversation {
             let mut socket = connect(&url, &Limits::miner())
                 .await
                 .map_err(|error| Causes(&error).to_string())?;
-            let greeting =
-                ToMiner::ValidatorAuthForMiner(sign_validator_auth(keypair, endpoint.miner, clock.now()));
+            let greeting = ValidatorToMiner::ValidatorAuthForMiner(sign_validator_auth(
+                keypair,
+                endpoint.miner,
+                clock.now(),
+            ));
             let greeted = socket.send(encode(&greeting)).await;
             greeted.map_err(|error| Causes(&error).to_string())?;
             Ok::<_, String>(socket)
@@ -56,7 +59,7 @@ impl MinerConversation {
     ///
     /// # Errors
     /// The connection is lost; the reason in words.
-    pub async fn send(&mut self, message: &ToMiner) -> Result<(), String> {
+    pub async fn send(&mut self, message: &ValidatorToMiner) -> Result<(), String> {
         let sent = timeout(self.limit, self.socket.send(encode(message))).await;
         sent.map_err(|_| too_slow(self.limit))?
             .map_err(|error| Causes(&error).to_string())
@@ -66,7 +69,7 @@ impl MinerConversation {
     ///
     /// # Errors
     /// The connection is lost, or the miner says nothing in time; the reason in words.
-    pub async fn next(&mut self) -> Result<FromMiner, String> {
+    pub async fn next(&mut self) -> Result<MinerToValidator, String> {
         let receiving = async {
             loop {
                 match self.socket.recv().await {

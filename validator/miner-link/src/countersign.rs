@@ -3,7 +3,7 @@
 use muster_identity::{Verified, verify_countersigned};
 use muster_process::SharedClock;
 use muster_protocol::receipt::OfferedReceipt;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{Receipt, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +29,7 @@ pub async fn ask_for_signature(
         match event {
             ChannelEvent::Up => channel.send(frame.clone()).await,
             ChannelEvent::Message(message) => {
-                if let FromMiner::MusterReceiptCountersigned(signed) = *message
+                if let MinerToValidator::MusterReceiptCountersigned(signed) = *message
                     && let Ok(signed) = verify_countersigned(signed.receipt, offered, clock.now())
                 {
                     break Some(signed);

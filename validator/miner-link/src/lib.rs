@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, MinerKey};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -85,7 +85,7 @@ pub struct UnmatchedMessage {
     /// The miner that sent it.
     pub miner: MinerKey,
     /// The decoded message.
-    pub message: FromMiner,
+    pub message: MinerToValidator,
     /// The way to answer it. Keep it until the message is handled: it holds the message's share of the session's
     /// bounds.
     pub reply: ReplyPath,

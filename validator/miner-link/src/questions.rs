@@ -6,7 +6,8 @@ use std::time::Duration;
 use muster_identity::{Keypair, sign_validator_auth};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
-use muster_protocol::wire::miner::{ExecutorManifest, FromMiner, MainHotkey, ToMiner};
+use muster_protocol::wire::miner::{ExecutorManifest, MainHotkey};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{FeatureSet, Hotkey};
 use muster_websocket::{Limits, Socket, SocketError, connect};
@@ -47,7 +48,7 @@ pub async fn ask_miner(
         Ok(asked) => asked?,
         Err(_) => return Err(format!("no manifest came within {} s", limit.as_secs())),
     };
-    let question = ToMiner::V0MainHotkeyMessage(MainHotkey { main_hotkey: None });
+    let question = ValidatorToMiner::V0MainHotkeyMessage(MainHotkey { main_hotkey: None });
     let naming = async {
         // A miner that hangs up now has answered what it wanted to. It is asked after its manifest: a question that it
         // does not read any more could cost what it has sent.
@@ -75,7 +76,8 @@ async fn fetch_manifest(
     let mut socket = connect(&url, &Limits::miner())
         .await
         .map_err(|error| causes(&error))?;
-    let greeting = ToMiner::ValidatorAuthForMiner(sign_validator_auth(keypair, endpoint.miner, clock.now()));
+    let greeting =
+        ValidatorToMiner::ValidatorAuthForMiner(sign_validator_auth(keypair, endpoint.miner, clock.now()));
     socket
         .send(encode(&greeting))
         .await
@@ -105,10 +107,10 @@ impl HeardAnswers {
         let Some(frame) = socket.recv().await? else {
             return Ok(false);
         };
-        let message = decode::<FromMiner>(&frame);
-        if let Ok(FromMiner::V0ExecutorManifestRequest(manifest)) = message {
+        let message = decode::<MinerToValidator>(&frame);
+        if let Ok(MinerToValidator::V0ExecutorManifestRequest(manifest)) = message {
             self.manifest.get_or_insert(manifest);
-        } else if let Ok(FromMiner::V0MainHotkeyMessage(answer)) = message {
+        } else if let Ok(MinerToValidator::V0MainHotkeyMessage(answer)) = message {
             self.main_hotkey.get_or_insert(answer.main_hotkey);
         }
         Ok(true)

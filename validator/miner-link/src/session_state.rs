@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use muster_process::backoff::{Backoff, random_jitter};
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, FeatureSet};
 use muster_websocket::{SocketReader, SocketWriter};
 use parking_lot::{Mutex, MutexGuard};
@@ -48,7 +48,7 @@ pub(crate) enum AttemptItem {
     /// The session could not be opened, or was lost.
     Down(Arc<str>),
     /// A message about the attempt, and its share of the queued bytes.
-    Message(Box<FromMiner>, Option<OwnedSemaphorePermit>),
+    Message(Box<MinerToValidator>, Option<OwnedSemaphorePermit>),
     /// The miner is not Muster: the attempt needs a connection of its own, which may be open already.
     NeedsOwn(Option<Box<SocketHalves>>),
 }
@@ -58,7 +58,7 @@ pub(crate) enum Delivery {
     /// It is queued for its attempts, or dropped because they have connections of their own.
     Done,
     /// It is about no attempt that is registered, or it is optional and the queue is full.
-    Unmatched(Box<FromMiner>, OwnedSemaphorePermit),
+    Unmatched(Box<MinerToValidator>, OwnedSemaphorePermit),
     /// The queue of this attempt holds more messages than any honest miner sends.
     TooMany(AttemptId),
 }
@@ -282,7 +282,7 @@ impl MinerSession {
     }
 
     /// Queues a message for its attempt, and a complaint that names no attempt for all of them.
-    pub(crate) fn deliver(&self, message: FromMiner, bytes: OwnedSemaphorePermit) -> Delivery {
+    pub(crate) fn deliver(&self, message: MinerToValidator, bytes: OwnedSemaphorePermit) -> Delivery {
         let mut state = self.state();
         state.failures = 0;
         let named = message.attempt();
@@ -385,21 +385,21 @@ impl std::fmt::Debug for AttemptMessages {
 }
 
 /// Whether the message is a complaint in words.
-fn is_complaint(message: &FromMiner) -> bool {
+fn is_complaint(message: &MinerToValidator) -> bool {
     matches!(
         message,
-        FromMiner::GenericError(_) | FromMiner::UnauthorizedError(_)
+        MinerToValidator::GenericError(_) | MinerToValidator::UnauthorizedError(_)
     )
 }
 
 /// Whether the message only informs spectators: logs and progress, whose loss changes nothing.
-pub(crate) fn is_optional(message: &FromMiner) -> bool {
+pub(crate) fn is_optional(message: &MinerToValidator) -> bool {
     matches!(
         message,
-        FromMiner::MusterJobLog(_)
-            | FromMiner::MusterJobProgress(_)
-            | FromMiner::MusterJobMetrics(_)
-            | FromMiner::MusterCheckpoint(_)
-            | FromMiner::MusterMachines(_)
+        MinerToValidator::MusterJobLog(_)
+            | MinerToValidator::MusterJobProgress(_)
+            | MinerToValidator::MusterJobMetrics(_)
+            | MinerToValidator::MusterCheckpoint(_)
+            | MinerToValidator::MusterMachines(_)
     )
 }

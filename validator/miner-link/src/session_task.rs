@@ -6,7 +6,7 @@ use muster_identity::sign_validator_auth;
 use muster_process::error::Causes;
 use muster_protocol::wire::decode;
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_websocket::{CloseCode, Limits, SocketReader, SocketWriter, connect};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -41,7 +41,7 @@ pub(crate) async fn dial(link: &MinerLink, endpoint: MinerEndpoint) -> Result<So
     let socket = dialling.await.map_err(|error| Causes(&error).to_string())?;
     let (reader, writer) = socket.split();
     let auth = sign_validator_auth(&setup.keypair, endpoint.miner, setup.clock.now());
-    let greeting = encode(&ToMiner::ValidatorAuthForMiner(auth));
+    let greeting = encode(&ValidatorToMiner::ValidatorAuthForMiner(auth));
     match writer.send(greeting).await {
         Ok(()) => Ok((reader, writer)),
         Err(error) => Err(Causes(&error).to_string()),
@@ -167,7 +167,7 @@ async fn read_messages(
         let Ok(bytes) = Arc::clone(&room).acquire_many_owned(cost).await else {
             return CLOSED.to_owned();
         };
-        let message: FromMiner = match decode(&frame) {
+        let message: MinerToValidator = match decode(&frame) {
             Ok(message) => message,
             Err(defect) => {
                 tracing::warn!(%miner, %defect, "the miner broke the protocol");

@@ -8,7 +8,7 @@ use muster_job_messages::incoming::{MessageMeaning, interpret};
 use muster_job_messages::outgoing::{AttemptPay, finished_receipt_message, sign_finished_receipt};
 use muster_miner_link::UnmatchedMessages;
 use muster_protocol::job::Event;
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptKind};
 use muster_store::StoreError;
 
@@ -32,7 +32,7 @@ pub(super) async fn answer_all(
 pub(super) async fn answer(
     deps: &AttemptDeps,
     miner: MinerKey,
-    message: FromMiner,
+    message: MinerToValidator,
 ) -> Result<Option<String>, StoreError> {
     let about = message.attempt();
     match interpret(message) {

@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use muster_miner_link::ChannelEvent;
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::ToMiner;
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{AttemptId, MinerKey, Timestamp};
 use muster_session_pool::whitelist::whitelist_notice;
 use muster_store::StoreError;
@@ -43,7 +43,7 @@ pub(crate) fn whitelist_frame(config: &Config) -> Option<String> {
         .reference_services(served.as_deref().unwrap_or_default());
     let all = config.grading.services().chain(served.into_iter().flatten());
     let all = all.chain(references);
-    Some(encode(&ToMiner::MusterWhitelist(whitelist_notice(all))))
+    Some(encode(&ValidatorToMiner::MusterWhitelist(whitelist_notice(all))))
 }
 
 /// Sends it to every miner of the subnet, now and again, until the validator stops. Every session with a miner begins

@@ -60,8 +60,8 @@ impl ShownList {
 
     /// The canonical text.
     pub fn to_text(&self) -> String {
-        // A struct of texts, integers and lists always has a JSON value.
-        canonical::sorted_compact(&serde_json::to_value(self).unwrap_or_default())
+        // A struct of texts, integers and lists always has a JSON form.
+        canonical::sorted_compact_of(self).unwrap_or_default()
     }
 }
 

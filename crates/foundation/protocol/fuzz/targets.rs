@@ -3,8 +3,9 @@
 //! Used by `cargo xtask fuzz` (coverage-guided, `fuzz/` at the root) and by `tests/it/fuzz.rs` (a fixed number of
 //! seeded inputs).
 
+use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::wire::{decode, encode, signing};
 use muster_protocol::{
     Digest, ExecutorToken, Hotkey, JobId, Manifest, Receipt, Signature, Timestamp, canonical, rest,
@@ -17,8 +18,10 @@ pub(crate) type Target = fn(&str);
 
 /// Every parser of this crate.
 pub(crate) const TARGETS: &[(&str, Target)] = &[
-    ("to_miner", message::<ToMiner>),
-    ("from_miner", message::<FromMiner>),
+    ("validator_to_miner", message::<ValidatorToMiner>),
+    ("miner_to_validator", message::<MinerToValidator>),
+    ("miner_to_executor", message::<MinerToExecutor>),
+    ("executor_to_miner", message::<ExecutorToMiner>),
     ("to_facilitator", message::<ToFacilitator>),
     ("from_facilitator", message::<FromFacilitator>),
     ("receipt", message::<Receipt>),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::canonical;
 use crate::class::ExecutorClass;
@@ -101,10 +102,10 @@ impl<'de> Deserialize<'de> for ReceiptPayload {
     /// fault.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
-        let value = serde_json::Value::deserialize(deserializer)?;
+        let value = Value::deserialize(deserializer)?;
         let kind = value
             .get("receipt_type")
-            .and_then(serde_json::Value::as_str)
+            .and_then(Value::as_str)
             .and_then(ReceiptKind::from_wire);
         match kind {
             Some(ReceiptKind::Started) => serde_json::from_value(value).map(Self::Started),
@@ -306,9 +307,70 @@ impl ReceiptPayload {
 
     /// The bytes that both parties sign: Python's `json.dumps(payload, sort_keys=True)`.
     pub fn signed_bytes(&self) -> Vec<u8> {
-        // A struct of texts, integers and lists always has a JSON value.
-        let value = serde_json::to_value(self).unwrap_or_default();
-        canonical::sorted_spaced(&value).into_bytes()
+        canonical::sorted_spaced(&self.signed_object()).into_bytes()
+    }
+
+    /// The receipt's JSON. Unlike the way through serde, this one cannot fail.
+    fn signed_object(&self) -> Value {
+        match self {
+            Self::Started(StartedReceipt {
+                job_uuid,
+                miner_hotkey,
+                validator_hotkey,
+                timestamp,
+                receipt_type: StartedTag,
+                executor_class,
+                is_organic,
+                ttl,
+            }) => canonical::object([
+                ("job_uuid", canonical::text(job_uuid)),
+                ("miner_hotkey", canonical::text(miner_hotkey)),
+                ("validator_hotkey", canonical::text(validator_hotkey)),
+                ("timestamp", canonical::text(timestamp)),
+                ("receipt_type", canonical::text(&ReceiptKind::Started)),
+                ("executor_class", canonical::text(executor_class)),
+                ("is_organic", (*is_organic).into()),
+                ("ttl", (*ttl).into()),
+            ]),
+            Self::Accepted(AcceptedReceipt {
+                job_uuid,
+                miner_hotkey,
+                validator_hotkey,
+                timestamp,
+                receipt_type: AcceptedTag,
+                time_accepted,
+                ttl,
+            }) => canonical::object([
+                ("job_uuid", canonical::text(job_uuid)),
+                ("miner_hotkey", canonical::text(miner_hotkey)),
+                ("validator_hotkey", canonical::text(validator_hotkey)),
+                ("timestamp", canonical::text(timestamp)),
+                ("receipt_type", canonical::text(&ReceiptKind::Accepted)),
+                ("time_accepted", canonical::text(time_accepted)),
+                ("ttl", (*ttl).into()),
+            ]),
+            Self::Finished(FinishedReceipt {
+                job_uuid,
+                miner_hotkey,
+                validator_hotkey,
+                timestamp,
+                receipt_type: FinishedTag,
+                time_started,
+                time_took_us,
+                score_str,
+                block_numbers,
+            }) => canonical::object([
+                ("job_uuid", canonical::text(job_uuid)),
+                ("miner_hotkey", canonical::text(miner_hotkey)),
+                ("validator_hotkey", canonical::text(validator_hotkey)),
+                ("timestamp", canonical::text(timestamp)),
+                ("receipt_type", canonical::text(&ReceiptKind::Finished)),
+                ("time_started", canonical::text(time_started)),
+                ("time_took_us", (*time_took_us).into()),
+                ("score_str", canonical::text(score_str)),
+                ("block_numbers", block_numbers.clone().into()),
+            ]),
+        }
     }
 
     /// Checks the limits that compute-horde 0.0.27 enforces.
@@ -384,7 +446,32 @@ impl OfferedReceipt {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::keys::Hotkey;
+
+    #[test]
+    fn signed_object_is_the_receipts_json() {
+        let (job, key) = (
+            "11111111-2222-4333-8444-555555555555",
+            Hotkey::from_bytes([7; 32]),
+        );
+        let at = "2026-01-21T12:34:56.000001Z";
+        let common = |kind: ReceiptKind| {
+            json!({
+                "job_uuid": job, "miner_hotkey": key, "validator_hotkey": key, "timestamp": at,
+                "receipt_type": kind.as_str(), "executor_class": "always_on.test", "is_organic": true, "ttl": 7,
+                "time_accepted": at, "time_started": at, "time_took_us": 8, "score_str": "0.000001",
+                "block_numbers": [3, 4],
+            })
+        };
+        for kind in ReceiptKind::ALL {
+            let payload: ReceiptPayload = serde_json::from_value(common(kind)).unwrap();
+            assert_eq!(payload.kind(), kind);
+            assert_eq!(payload.signed_object(), serde_json::to_value(&payload).unwrap());
+        }
+    }
 
     #[test]
     fn only_page_names_are_pages() {

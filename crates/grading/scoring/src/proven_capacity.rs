@@ -30,6 +30,16 @@ pub enum ObservationKind {
     Unannounced,
 }
 
+impl ObservationKind {
+    /// The name in texts.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Announced => "announced",
+            Self::Unannounced => "unannounced",
+        }
+    }
+}
+
 /// The state of the receipt by which an executor was excused from a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

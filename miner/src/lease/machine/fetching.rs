@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use muster_protocol::job::{IMAGE_FETCH_KEY, ImageFetchFailure};
 use muster_protocol::wire::executor::{ExecutorUp, FetchImage};
-use muster_protocol::wire::miner::{ExecutorReady, FromMiner, HordeFailed, ToMiner};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
+use muster_protocol::wire::miner::{ExecutorReady, HordeFailed};
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{HordeFailureReason, ParticipantType, Timestamp};
 use serde_json::json;
 
@@ -44,7 +46,7 @@ impl Lease {
             registry: self.registry.clone(),
             image_s: allowed.as_secs(),
         };
-        Ok(vec![self.tell(FromMiner::MusterExecutorUp(told))])
+        Ok(vec![self.tell(MinerToValidator::MusterExecutorUp(told))])
     }
 
     pub(super) fn on_fetch_granted(&mut self) -> Step {
@@ -112,13 +114,13 @@ impl Lease {
             job_uuid: self.attempt(),
             executor_token: None,
         };
-        self.tell(FromMiner::V0ExecutorReadyRequest(ready))
+        self.tell(MinerToValidator::V0ExecutorReadyRequest(ready))
     }
 
     /// The miner ends the attempt because its image does not come, or comes too late for an executor.
     pub(super) fn lose_image(&mut self, failure: ImageFetchFailure, text: &str) -> Step {
         let order = self.cancel_order(text.to_owned());
-        let message = FromMiner::V0HordeFailedRequest(HordeFailed {
+        let message = MinerToValidator::V0HordeFailedRequest(HordeFailed {
             job_uuid: self.attempt(),
             reported_by: ParticipantType::Miner,
             message: text.to_owned(),
@@ -135,6 +137,6 @@ impl Lease {
         let fetch = FetchImage {
             job_uuid: self.attempt(),
         };
-        Effect::Order(Box::new(ToMiner::MusterFetchImage(fetch)))
+        Effect::Order(Box::new(MinerToExecutor::MusterFetchImage(fetch)))
     }
 }

@@ -9,11 +9,12 @@ use std::time::Duration;
 use muster_protocol::job::{Fault, ImageFetchFailure, LEASE_OVER, RESUME_KEY};
 use muster_protocol::wire::checkpoints::DrainJob;
 use muster_protocol::wire::executor::{EndStored, OneTimeSecret};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
 use muster_protocol::wire::miner::{
-    AttemptNotice, FromMiner, HordeFailed, InitialJobRequest, JobRequest, MachineSpecs, StreamingDetails,
-    ToMiner,
+    AttemptNotice, HordeFailed, InitialJobRequest, JobRequest, MachineSpecs, StreamingDetails,
 };
 use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
 };
@@ -82,7 +83,7 @@ pub struct Lease {
     specs_told: bool,
     /// The times of its stages; `None` if its validator does not want them.
     trace: Option<LeaseTrace>,
-    history: Vec<FromMiner>,
+    history: Vec<MinerToValidator>,
 }
 
 /// The facts of a lease that an earlier process of this miner opened.
@@ -134,7 +135,7 @@ impl Lease {
             drain_at: None,
             specs_told: false,
             trace,
-            history: vec![FromMiner::V0AcceptJobRequest(AttemptNotice {
+            history: vec![MinerToValidator::V0AcceptJobRequest(AttemptNotice {
                 job_uuid: token.attempt(),
             })],
             token,
@@ -228,12 +229,12 @@ impl Lease {
     }
 
     /// Everything its validator must have heard, in order.
-    pub fn history(&self) -> &[FromMiner] {
+    pub fn history(&self) -> &[MinerToValidator] {
         &self.history
     }
 
     /// Gives the history away, once the lease is over.
-    pub fn into_history(self) -> Vec<FromMiner> {
+    pub fn into_history(self) -> Vec<MinerToValidator> {
         self.history
     }
 
@@ -298,7 +299,9 @@ impl Lease {
                     holding = self.hold_effects(secret);
                 }
                 // A lease begins with its offer.
-                let mut effects = vec![Effect::Order(Box::new(ToMiner::V0InitialJobRequest(offer)))];
+                let mut effects = vec![Effect::Order(Box::new(MinerToExecutor::V0InitialJobRequest(
+                    offer,
+                )))];
                 effects.extend(holding);
                 Ok(effects)
             }
@@ -322,7 +325,7 @@ impl Lease {
             ExecutorReport::Up(up) => self.on_up(up, now),
             ExecutorReport::Ready => self.on_ready(now),
             ExecutorReport::VolumesReady => {
-                let message = FromMiner::V0VolumesReadyRequest(self.notice());
+                let message = MinerToValidator::V0VolumesReadyRequest(self.notice());
                 let from = [LeaseStage::Fetching];
                 let effects = self.advance(&from, LeaseStage::Executing, message, "volumes in place")?;
                 self.job = None;
@@ -336,7 +339,7 @@ impl Lease {
                     return Err(self.out_of_order("a streaming address"));
                 }
                 let from = [LeaseStage::Executing];
-                let message = FromMiner::V0StreamingJobReadyRequest(*ready);
+                let message = MinerToValidator::V0StreamingJobReadyRequest(*ready);
                 self.advance(&from, LeaseStage::Serving, message, "a streaming address")
             }
             ExecutorReport::Seal(sealing) => self.on_seal(*sealing, now),
@@ -347,13 +350,13 @@ impl Lease {
                 } else {
                     LeaseStage::Executing
                 };
-                let message = FromMiner::V0ExecutionDoneRequest(self.notice());
+                let message = MinerToValidator::V0ExecutionDoneRequest(self.notice());
                 self.advance(&[from], LeaseStage::Delivering, message, "the end of the program")
             }
             ExecutorReport::Specs(specs) => self.on_specs(*specs),
             ExecutorReport::Finished(result) => match self.state {
                 LeaseState::Running(LeaseStage::Delivering) => {
-                    let message = FromMiner::V0JobFinishedRequest(*result);
+                    let message = MinerToValidator::V0JobFinishedRequest(*result);
                     Ok(self.end_as_reported(LeaseEnding::Finished, message))
                 }
                 LeaseState::WaitingForExecutor
@@ -366,10 +369,10 @@ impl Lease {
             ExecutorReport::Failed(failure) => self.fail(
                 "a failure",
                 LeaseEnding::Failed,
-                FromMiner::V0JobFailedRequest(*failure),
+                MinerToValidator::V0JobFailedRequest(*failure),
             ),
             ExecutorReport::HordeFailed(failure) => {
-                let message = FromMiner::V0HordeFailedRequest(*failure);
+                let message = MinerToValidator::V0HordeFailedRequest(*failure);
                 self.fail("a failure", LeaseEnding::HordeFailed, message)
             }
             ExecutorReport::Error(details) => {
@@ -391,7 +394,7 @@ impl Lease {
                 if !self.specs_told =>
             {
                 self.specs_told = true;
-                Ok(vec![self.tell(FromMiner::V0MachineSpecsRequest(specs))])
+                Ok(vec![self.tell(MinerToValidator::V0MachineSpecsRequest(specs))])
             }
             // Repeated.
             LeaseState::Preparing
@@ -402,7 +405,7 @@ impl Lease {
         }
     }
 
-    fn on_live(&self, message: Box<FromMiner>) -> Step {
+    fn on_live(&self, message: Box<MinerToValidator>) -> Step {
         match self.state {
             LeaseState::Preparing
             | LeaseState::Fetching(_)
@@ -420,7 +423,9 @@ impl Lease {
                 }
                 self.enter(LeaseState::Running(LeaseStage::Fetching), now.plus(self.job_time));
                 self.job = self.hold.as_ref().map(|_| request.clone());
-                Ok(vec![Effect::Order(Box::new(ToMiner::V0JobRequest(request)))])
+                Ok(vec![Effect::Order(Box::new(MinerToExecutor::V0JobRequest(
+                    request,
+                )))])
             }
             // Sent again after a reconnection: the executor has it.
             LeaseState::Running(_) => Ok(vec![]),
@@ -455,7 +460,7 @@ impl Lease {
     }
 
     /// A message that comes too early or too late is of no use to anybody.
-    fn on_forwarded(&self, message: Box<ToMiner>) -> Vec<Effect> {
+    fn on_forwarded(&self, message: Box<MinerToExecutor>) -> Vec<Effect> {
         match self.state {
             LeaseState::Running(_) => vec![Effect::Order(message)],
             LeaseState::WaitingForExecutor
@@ -545,7 +550,7 @@ impl Lease {
             job_uuid: self.attempt(),
             lead_s: self.lend.map_or(0, |lend| lead_of(lend).as_secs()),
         };
-        vec![Effect::Order(Box::new(ToMiner::MusterDrain(drain)))]
+        vec![Effect::Order(Box::new(MinerToExecutor::MusterDrain(drain)))]
     }
 
     /// The program did not leave although it was asked to.
@@ -563,7 +568,10 @@ impl Lease {
             reason: HordeFailureReason::ExecutionTimedOut,
             context: Some(json!({ "fault": Fault::User, RESUME_KEY: LEASE_OVER })),
         };
-        let mut effects = self.end(LeaseEnding::HordeFailed, FromMiner::V0HordeFailedRequest(failure));
+        let mut effects = self.end(
+            LeaseEnding::HordeFailed,
+            MinerToValidator::V0HordeFailedRequest(failure),
+        );
         let before_stop = effects.len().saturating_sub(1);
         effects.insert(before_stop, order);
         effects
@@ -574,7 +582,7 @@ impl Lease {
         &mut self,
         from: &[LeaseStage],
         to: LeaseStage,
-        message: FromMiner,
+        message: MinerToValidator,
         event: &'static str,
     ) -> Step {
         match self.state {
@@ -593,7 +601,7 @@ impl Lease {
     }
 
     /// The executor ends the attempt with a message of its own.
-    fn fail(&mut self, event: &'static str, ending: LeaseEnding, message: FromMiner) -> Step {
+    fn fail(&mut self, event: &'static str, ending: LeaseEnding, message: MinerToValidator) -> Step {
         match self.state {
             LeaseState::Preparing
             | LeaseState::Fetching(_)
@@ -622,7 +630,7 @@ impl Lease {
         }
     }
 
-    fn end(&mut self, ending: LeaseEnding, mut message: FromMiner) -> Vec<Effect> {
+    fn end(&mut self, ending: LeaseEnding, mut message: MinerToValidator) -> Vec<Effect> {
         self.leave(ending);
         add_trace(self.trace.as_ref(), &mut message);
         let tell = self.tell(message);
@@ -631,13 +639,13 @@ impl Lease {
 
     /// Ends the lease as its executor reported. An executor that can come back keeps its report until it is told that
     /// the end is durable.
-    fn end_as_reported(&mut self, ending: LeaseEnding, message: FromMiner) -> Vec<Effect> {
+    fn end_as_reported(&mut self, ending: LeaseEnding, message: MinerToValidator) -> Vec<Effect> {
         let mut effects = self.end(ending, message);
         if self.hold.is_some() {
             let stored = EndStored {
                 job_uuid: self.attempt(),
             };
-            let order = Effect::Order(Box::new(ToMiner::MusterEndStored(stored)));
+            let order = Effect::Order(Box::new(MinerToExecutor::MusterEndStored(stored)));
             effects.insert(effects.len().saturating_sub(1), order);
         }
         effects
@@ -654,7 +662,7 @@ impl Lease {
         self.deadline = deadline;
     }
 
-    fn tell(&mut self, message: FromMiner) -> Effect {
+    fn tell(&mut self, message: MinerToValidator) -> Effect {
         self.history.push(message.clone());
         Effect::Tell(Box::new(message))
     }
@@ -670,10 +678,15 @@ impl Lease {
             job_uuid: self.attempt(),
             reason,
         };
-        Effect::Order(Box::new(ToMiner::MusterCancelJob(cancel)))
+        Effect::Order(Box::new(MinerToExecutor::MusterCancelJob(cancel)))
     }
 
-    fn horde_failed(&self, by: ParticipantType, reason: HordeFailureReason, message: String) -> FromMiner {
+    fn horde_failed(
+        &self,
+        by: ParticipantType,
+        reason: HordeFailureReason,
+        message: String,
+    ) -> MinerToValidator {
         horde_failed(self.attempt(), by, reason, message)
     }
 

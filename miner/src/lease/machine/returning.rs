@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use muster_protocol::wire::executor::{LeaseHeld, OneTimeSecret};
-use muster_protocol::wire::miner::{AttemptNotice, FromMiner, ToMiner};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
+use muster_protocol::wire::miner::AttemptNotice;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{HordeFailureReason, Timestamp, ValidatorKey};
 
 use super::super::hold::Hold;
@@ -51,7 +53,7 @@ impl Lease {
             drain_at: None,
             specs_told: false,
             trace: snapshot.traced.map(|kept| LeaseTrace::restored(kept, now)),
-            history: vec![FromMiner::V0AcceptJobRequest(AttemptNotice {
+            history: vec![MinerToValidator::V0AcceptJobRequest(AttemptNotice {
                 job_uuid: snapshot.token.attempt(),
             })],
             token: snapshot.token,
@@ -112,7 +114,7 @@ impl Lease {
         };
         vec![
             Effect::Hold(Box::new(snapshot)),
-            Effect::Order(Box::new(ToMiner::MusterLeaseHeld(held))),
+            Effect::Order(Box::new(MinerToExecutor::MusterLeaseHeld(held))),
         ]
     }
 
@@ -121,12 +123,14 @@ impl Lease {
         match self.state {
             LeaseState::Preparing => {
                 let offer = self.offer.clone()?;
-                Some(Effect::Order(Box::new(ToMiner::V0InitialJobRequest(offer))))
+                Some(Effect::Order(Box::new(MinerToExecutor::V0InitialJobRequest(
+                    offer,
+                ))))
             }
             LeaseState::Fetching(FetchStage::Granted) => Some(self.fetch_order()),
             LeaseState::Running(LeaseStage::Fetching) if !has_job => {
                 let job = self.job.clone()?;
-                Some(Effect::Order(Box::new(ToMiner::V0JobRequest(job))))
+                Some(Effect::Order(Box::new(MinerToExecutor::V0JobRequest(job))))
             }
             LeaseState::WaitingForExecutor
             | LeaseState::Fetching(FetchStage::Waiting | FetchStage::Arrived)

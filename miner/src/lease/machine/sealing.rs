@@ -2,7 +2,8 @@
 
 use muster_protocol::Timestamp;
 use muster_protocol::wire::executor::{SessionClosed, SessionSealed};
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 
 use super::super::{Effect, LeaseStage, LeaseState, LeaseTerms, SealingRequest, check_attestation};
 use super::{Lease, Step};
@@ -37,9 +38,9 @@ impl Lease {
             attestation,
             refusal,
         };
-        Ok(vec![Effect::Order(Box::new(ToMiner::MusterSessionSealed(
-            answer,
-        )))])
+        Ok(vec![Effect::Order(Box::new(
+            MinerToExecutor::MusterSessionSealed(answer),
+        ))])
     }
 
     pub(super) fn on_closed(&mut self, closed: SessionClosed) -> Step {
@@ -62,6 +63,6 @@ impl Lease {
         if !sealed {
             return Ok(vec![]);
         }
-        Ok(vec![self.tell(FromMiner::MusterSessionClosed(closed))])
+        Ok(vec![self.tell(MinerToValidator::MusterSessionClosed(closed))])
     }
 }

@@ -3,8 +3,9 @@
 use muster_protocol::JobRejectionReason;
 use muster_protocol::job::RegistryCredentials;
 use muster_protocol::wire::executor::ExecutorUp;
-use muster_protocol::wire::miner::ToMiner;
+use muster_protocol::wire::executor_socket::MinerToExecutor;
 use muster_protocol::wire::muster::OfferExtension;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 
 use super::*;
 
@@ -45,7 +46,7 @@ fn ready(n: u128) -> Event {
 fn granted(effects: &[Effect]) -> Vec<AttemptId> {
     let grant = |effect: &Effect| match effect {
         Effect::Order { attempt, message } => {
-            matches!(**message, ToMiner::MusterFetchImage(_)).then_some(*attempt)
+            matches!(**message, MinerToExecutor::MusterFetchImage(_)).then_some(*attempt)
         }
         Effect::Write(_)
         | Effect::Tell { .. }
@@ -160,7 +161,7 @@ fn an_image_that_does_not_come_ends_its_lease_and_blames_nobody() {
         []
     );
     let effects = book.apply(Event::Tick, limit);
-    let Some(FromMiner::V0HordeFailedRequest(failed)) = heard(&effects, 1).next() else {
+    let Some(MinerToValidator::V0HordeFailedRequest(failed)) = heard(&effects, 1).next() else {
         panic!("{effects:?}")
     };
     let context = failed.context.as_ref().unwrap();
@@ -187,7 +188,7 @@ fn an_image_that_came_while_no_executor_was_free_is_named_so_before_the_validato
     assert!(heard(&before, 1).all(|message| message.attempt() != Some(attempt(1))));
     let effects = book.apply(Event::Tick, limit);
     let failure = heard(&effects, 1).find_map(|message| {
-        let FromMiner::V0HordeFailedRequest(failed) = message else {
+        let MinerToValidator::V0HordeFailedRequest(failed) = message else {
             return None;
         };
         (failed.job_uuid == attempt(1)).then(|| failed.clone())
@@ -227,7 +228,7 @@ fn a_persistent_executor_keeps_its_place_and_needs_a_slot_all_the_same() {
 }
 
 /// The messages for executors.
-fn orders(effects: &[Effect]) -> impl Iterator<Item = &ToMiner> {
+fn orders(effects: &[Effect]) -> impl Iterator<Item = &MinerToExecutor> {
     effects.iter().filter_map(|effect| {
         let Effect::Order { message, .. } = effect else {
             return None;
@@ -271,10 +272,10 @@ fn an_executor_without_the_feature_gets_no_private_image_and_its_lease_says_why(
         "{effects:?}"
     );
     assert!(
-        !orders(&effects).any(|order| matches!(order, ToMiner::V0InitialJobRequest(_))),
+        !orders(&effects).any(|order| matches!(order, MinerToExecutor::V0InitialJobRequest(_))),
         "it is not told the job"
     );
-    let Some(FromMiner::V0HordeFailedRequest(failed)) = heard(&effects, 1).last() else {
+    let Some(MinerToValidator::V0HordeFailedRequest(failed)) = heard(&effects, 1).last() else {
         panic!("{effects:?}")
     };
     assert!(
@@ -328,7 +329,7 @@ fn no_more_private_images_are_taken_than_executors_take_them() {
     };
     apply(&mut book, [Event::Capacity(none)]);
     let effects = apply(&mut book, [offered_with_login(4)]);
-    let Some(FromMiner::V0DeclineJobRequest(declined)) = heard(&effects, 1).next() else {
+    let Some(MinerToValidator::V0DeclineJobRequest(declined)) = heard(&effects, 1).next() else {
         panic!("{effects:?}")
     };
     assert_eq!(declined.reason, JobRejectionReason::NoMinerForJob);

@@ -6,8 +6,10 @@ use std::sync::{LazyLock, Mutex};
 use muster_identity::{countersign, offer_receipt};
 use muster_protocol::receipt::{AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag};
 use muster_protocol::wire::executor::OneTimeSecret;
-use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobFinished, ToMiner};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
+use muster_protocol::wire::miner::{InitialJobRequest, JobFinished};
 use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{Feature, MinerKey, ReceiptKind, ReceiptPayload};
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -206,7 +208,7 @@ fn apply(book: &mut LeaseTable, events: impl IntoIterator<Item = Event>) -> Vec<
 }
 
 /// The messages told on a connection.
-fn heard(effects: &[Effect], connection: u64) -> impl Iterator<Item = &FromMiner> {
+fn heard(effects: &[Effect], connection: u64) -> impl Iterator<Item = &MinerToValidator> {
     let connection = ConnectionId(connection);
     effects.iter().filter_map(move |effect| {
         if let Effect::Tell { to, message } = effect {
@@ -219,7 +221,7 @@ fn heard(effects: &[Effect], connection: u64) -> impl Iterator<Item = &FromMiner
 
 /// The types of the messages to one connection.
 fn told(effects: &[Effect], connection: u64) -> Vec<String> {
-    let kind = |message: &FromMiner| {
+    let kind = |message: &MinerToValidator| {
         serde_json::to_value(message).unwrap()["message_type"]
             .as_str()
             .unwrap()
@@ -299,7 +301,7 @@ fn a_job_runs_and_its_result_is_owed_until_the_finished_receipt() {
 fn an_emptied_miner_asks_programs_to_leave_and_one_that_closes_lets_them_go_on() {
     let drained = |effects: &[Effect]| {
         let drains = effects.iter().filter(|effect| {
-            matches!(effect, Effect::Order { message, .. } if matches!(**message, ToMiner::MusterDrain(_)))
+            matches!(effect, Effect::Order { message, .. } if matches!(**message, MinerToExecutor::MusterDrain(_)))
         });
         drains.count()
     };
@@ -385,7 +387,7 @@ fn a_full_miner_shows_a_muster_validator_the_receipts_that_cover_its_jobs() {
     apply(&mut book, [accepted]);
     let mut shown = |connection| {
         let effects = apply(&mut book, [offered(connection, 3)]);
-        let Some(FromMiner::V0DeclineJobRequest(decline)) = heard(&effects, connection).last() else {
+        let Some(MinerToValidator::V0DeclineJobRequest(decline)) = heard(&effects, connection).last() else {
             panic!("not declined: {effects:?}")
         };
         let receipts = decline.receipts.iter();
@@ -411,7 +413,7 @@ fn a_full_miner_declines_with_proof_that_it_is_busy() {
         &mut book,
         [joined(1), offered(1, 1), offered(1, 2), offered(1, 3)],
     );
-    let Some(FromMiner::V0DeclineJobRequest(decline)) = heard(&effects, 1).last() else {
+    let Some(MinerToValidator::V0DeclineJobRequest(decline)) = heard(&effects, 1).last() else {
         panic!("not declined: {effects:?}")
     };
     assert_eq!(decline.job_uuid, attempt(3));
@@ -533,7 +535,7 @@ fn receipts_for_attempts_that_never_ran_here_are_refused() {
         let effects = apply(&mut book, [receipt]);
         let complaints: Vec<_> = heard(&effects, connection).collect();
         assert!(
-            matches!(complaints[..], [FromMiner::GenericError(error)] if error.job_uuid == named),
+            matches!(complaints[..], [MinerToValidator::GenericError(error)] if error.job_uuid == named),
             "{complaints:?}"
         );
     }
@@ -567,7 +569,7 @@ fn a_restart_ends_what_was_open_and_keeps_what_is_owed() {
         panic!("{pending:?}")
     };
     assert_eq!(*ended, attempt(1));
-    let Some(FromMiner::V0HordeFailedRequest(failure)) = history.last() else {
+    let Some(MinerToValidator::V0HordeFailedRequest(failure)) = history.last() else {
         panic!()
     };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
@@ -691,15 +693,15 @@ proptest! {
                         let ended = message.attempt().is_some_and(|id| count.contains_key(&("final", id)));
                         let progress = matches!(
                             **message,
-                            FromMiner::V0AcceptJobRequest(_)
-                                | FromMiner::V0ExecutorReadyRequest(_)
-                                | FromMiner::V0VolumesReadyRequest(_)
-                                | FromMiner::V0ExecutionDoneRequest(_)
+                            MinerToValidator::V0AcceptJobRequest(_)
+                                | MinerToValidator::V0ExecutorReadyRequest(_)
+                                | MinerToValidator::V0VolumesReadyRequest(_)
+                                | MinerToValidator::V0ExecutionDoneRequest(_)
                         );
                         prop_assert!(!(ended && progress), "progress after the end: {message:?}");
                         let is_final = matches!(
                             **message,
-                            FromMiner::V0JobFinishedRequest(_) | FromMiner::V0HordeFailedRequest(_)
+                            MinerToValidator::V0JobFinishedRequest(_) | MinerToValidator::V0HordeFailedRequest(_)
                         );
                         message.attempt().filter(|_| is_final).map(|id| ("final", id))
                     }
@@ -760,7 +762,7 @@ fn standing_executors_are_capacity_and_only_muster_is_told_at_once() {
         let Effect::Tell { to, message } = effect else {
             panic!("{effect:?}")
         };
-        let FromMiner::V0ExecutorManifestRequest(told) = &**message else {
+        let MinerToValidator::V0ExecutorManifestRequest(told) = &**message else {
             panic!("{message:?}")
         };
         let private = told.private_images.as_ref();

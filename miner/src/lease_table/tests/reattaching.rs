@@ -1,7 +1,8 @@
 //! Executors that come back to their leases, to this process of the miner and to a later one.
 
 use muster_protocol::wire::executor::{ExecutorUp, OneTimeSecret};
-use muster_protocol::wire::miner::{JobRequest, ToMiner};
+use muster_protocol::wire::executor_socket::MinerToExecutor;
+use muster_protocol::wire::miner::JobRequest;
 use muster_protocol::wire::muster::OfferExtension;
 
 use super::*;
@@ -50,7 +51,7 @@ fn payload(connection: u64, n: u128) -> Event {
     }
 }
 
-fn order(effect: &Effect) -> Option<&ToMiner> {
+fn order(effect: &Effect) -> Option<&MinerToExecutor> {
     match effect {
         Effect::Order { message, .. } => Some(message),
         Effect::Write(_)
@@ -67,7 +68,7 @@ fn order(effect: &Effect) -> Option<&ToMiner> {
     }
 }
 
-fn orders(effects: &[Effect]) -> Vec<&ToMiner> {
+fn orders(effects: &[Effect]) -> Vec<&MinerToExecutor> {
     effects.iter().filter_map(order).collect()
 }
 
@@ -109,7 +110,7 @@ fn an_executor_whose_connection_is_lost_comes_back_and_repeats_itself_without_ef
         matches!(&effects[1], Effect::Write(LeaseWrite::Held { .. })),
         "durable before it is told"
     );
-    let [ToMiner::MusterLeaseHeld(held)] = orders(&effects)[..] else {
+    let [MinerToExecutor::MusterLeaseHeld(held)] = orders(&effects)[..] else {
         panic!("{effects:?}")
     };
     assert_eq!((held.epoch, &held.secret, held.reattach_s), (2, &secret(2), 150));
@@ -134,7 +135,10 @@ fn an_executor_whose_connection_is_lost_comes_back_and_repeats_itself_without_ef
         told(&ended, 1),
         ["V0ExecutionDoneRequest", "V0JobFinishedRequest"]
     );
-    assert!(matches!(orders(&ended)[..], [ToMiner::MusterEndStored(_)]));
+    assert!(matches!(
+        orders(&ended)[..],
+        [MinerToExecutor::MusterEndStored(_)]
+    ));
     let late = apply(&mut book, [back(3, 1, 2, 3, age)]);
     assert!(
         matches!(late[..], [Effect::Dismiss { dial: DialId(3), .. }]),
@@ -184,7 +188,10 @@ fn an_order_that_was_lost_with_the_connection_is_sent_again() {
     let effects = apply(&mut book, [back(2, 1, 1, 2, None)]);
     assert!(matches!(
         orders(&effects)[..],
-        [ToMiner::MusterLeaseHeld(_), ToMiner::V0InitialJobRequest(_)]
+        [
+            MinerToExecutor::MusterLeaseHeld(_),
+            MinerToExecutor::V0InitialJobRequest(_)
+        ]
     ));
     apply(
         &mut book,
@@ -193,12 +200,15 @@ fn an_order_that_was_lost_with_the_connection_is_sent_again() {
     let effects = apply(&mut book, [back(3, 1, 2, 3, None)]);
     assert!(matches!(
         orders(&effects)[..],
-        [ToMiner::MusterLeaseHeld(_), ToMiner::V0JobRequest(_)]
+        [
+            MinerToExecutor::MusterLeaseHeld(_),
+            MinerToExecutor::V0JobRequest(_)
+        ]
     ));
     apply(&mut book, [gone(3, 1)]);
     let effects = apply(&mut book, [back(4, 1, 3, 4, Some(Duration::ZERO))]);
     assert!(
-        matches!(orders(&effects)[..], [ToMiner::MusterLeaseHeld(_)]),
+        matches!(orders(&effects)[..], [MinerToExecutor::MusterLeaseHeld(_)]),
         "it has the job"
     );
 }
@@ -255,11 +265,14 @@ async fn a_restarted_miner_goes_on_with_a_job_that_its_executor_has() {
     );
     assert_eq!(
         orders(&greeted),
-        Vec::<&ToMiner>::new(),
+        Vec::<&MinerToExecutor>::new(),
         "nobody has it to order yet"
     );
     let effects = apply(&mut later, [back(5, 1, 1, 2, Some(Duration::from_secs(40)))]);
-    assert!(matches!(orders(&effects)[..], [ToMiner::MusterLeaseHeld(_)]));
+    assert!(matches!(
+        orders(&effects)[..],
+        [MinerToExecutor::MusterLeaseHeld(_)]
+    ));
     let repeated = apply(
         &mut later,
         [
@@ -273,7 +286,7 @@ async fn a_restarted_miner_goes_on_with_a_job_that_its_executor_has() {
     );
     assert_eq!(
         orders(&repeated),
-        Vec::<&ToMiner>::new(),
+        Vec::<&MinerToExecutor>::new(),
         "the job is not sent twice"
     );
     assert_eq!(state(&later, 1), LeaseState::Running(LeaseStage::Executing));
@@ -370,7 +383,7 @@ async fn a_restarted_miner_hands_over_a_job_that_its_executor_never_got() {
     let ready = apply(&mut later, [said(5, 1, ExecutorReport::Ready)]);
     let jobs = |effects: &[Effect]| -> Vec<JobRequest> {
         let jobs = orders(effects).into_iter().filter_map(|order| {
-            if let ToMiner::V0JobRequest(job) = order {
+            if let MinerToExecutor::V0JobRequest(job) = order {
                 Some((**job).clone())
             } else {
                 None

@@ -44,7 +44,7 @@ fn decline_of(effects: &[Effect]) -> Option<String> {
         let Effect::Tell { message, .. } = effect else {
             return None;
         };
-        let FromMiner::V0DeclineJobRequest(decline) = &**message else {
+        let MinerToValidator::V0DeclineJobRequest(decline) = &**message else {
             return None;
         };
         Some(decline.message.clone())
@@ -133,7 +133,7 @@ fn beyond_its_share_a_validator_that_does_not_pay_gets_nothing_until_it_pays_or_
     let accepted = |effects: Vec<Effect>| match told(&effects, 1).first().map(String::as_str) {
         Some("V0AcceptJobRequest") => Ok(()),
         _ => Err(heard(&effects, 1).find_map(|message| {
-            let FromMiner::V0DeclineJobRequest(decline) = message else {
+            let MinerToValidator::V0DeclineJobRequest(decline) = message else {
                 return None;
             };
             Some(decline.message.clone())

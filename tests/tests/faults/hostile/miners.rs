@@ -7,7 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use muster_identity::{Keypair, offer_receipt, sign_validator_auth};
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::receipt::{StartedReceipt, StartedTag, page_of};
-use muster_protocol::wire::miner::{ExecutorTiming, FromMiner, InitialJobRequest, ToMiner};
+use muster_protocol::wire::miner::{ExecutorTiming, InitialJobRequest};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, ReceiptPayload, ValidatorKey};
 use muster_testbed::{patience, wait_for};
@@ -34,10 +35,10 @@ impl Validator {
         let mut socket = muster_websocket::connect(&url, &Limits::miner()).await?;
         let greeting = sign_validator_auth(keys, miner, SystemClock::new().now());
         socket
-            .send(encode(&ToMiner::ValidatorAuthForMiner(greeting)))
+            .send(encode(&ValidatorToMiner::ValidatorAuthForMiner(greeting)))
             .await?;
         let frame = socket.recv().await?.context("the miner closed")?;
-        let FromMiner::V0ExecutorManifestRequest(_) = decode(&frame)? else {
+        let MinerToValidator::V0ExecutorManifestRequest(_) = decode(&frame)? else {
             bail!("not a manifest: {frame}");
         };
         Ok(Self {
@@ -50,18 +51,21 @@ impl Validator {
     /// Offers a job that may run for `seconds`; the reason if the miner declines it.
     async fn offer(&mut self, seconds: u64) -> Option<String> {
         let attempt = AttemptId::from_uuid(Uuid::new_v4());
-        let offer = ToMiner::V0InitialJobRequest(Box::new(self.initial(attempt, seconds)));
+        let offer = ValidatorToMiner::V0InitialJobRequest(Box::new(self.initial(attempt, seconds)));
         self.socket.send(encode(&offer)).await.unwrap();
         loop {
             let frame = self.socket.recv().await.unwrap().unwrap();
             let message = decode(&frame).unwrap();
-            assert!(!matches!(message, FromMiner::GenericError(_)), "{message:?}");
-            if let FromMiner::V0AcceptJobRequest(answer) = &message
+            assert!(
+                !matches!(message, MinerToValidator::GenericError(_)),
+                "{message:?}"
+            );
+            if let MinerToValidator::V0AcceptJobRequest(answer) = &message
                 && answer.job_uuid == attempt
             {
                 return None;
             }
-            if let FromMiner::V0DeclineJobRequest(answer) = message
+            if let MinerToValidator::V0DeclineJobRequest(answer) = message
                 && answer.job_uuid == attempt
             {
                 return Some(answer.message);

@@ -12,7 +12,7 @@ use muster_miner_link::{MinerConversation, MinerEndpoint};
 use muster_protocol::wire::audits::{
     AppealAnswer, AuditMessage, AuditNotice, AuditReply, BundlePart, VerdictNotice,
 };
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{Digest, Feature, MinerKey, Timestamp};
 use muster_response_proof::BucketNumber;
 use muster_response_proof::audit_limits::{MAX_BETWEEN, MAX_PART_BYTES};
@@ -282,14 +282,14 @@ impl Talk<'_> {
                 return Err(TalkFailure::Miner("it says too much".to_owned()));
             }
             let said = self.conversation.next().await.map_err(TalkFailure::Miner)?;
-            if let FromMiner::UnauthorizedError(_) = said {
+            if let MinerToValidator::UnauthorizedError(_) = said {
                 return Err(TalkFailure::Miner("it does not serve this validator".to_owned()));
             }
-            if let FromMiner::GenericError(error) = said {
+            if let MinerToValidator::GenericError(error) = said {
                 return Err(TalkFailure::Miner(error.details.unwrap_or_default()));
             }
             // Its manifest, and messages of attempts that it owes.
-            let FromMiner::MusterAuditReply(reply) = said else {
+            let MinerToValidator::MusterAuditReply(reply) = said else {
                 continue;
             };
             match reply {
@@ -309,7 +309,7 @@ impl Talk<'_> {
     }
 
     async fn send(&mut self, notice: AuditNotice) -> Result<(), TalkFailure> {
-        let message = ToMiner::MusterAudit(Box::new(AuditMessage {
+        let message = ValidatorToMiner::MusterAudit(Box::new(AuditMessage {
             number: self.number,
             notice,
         }));

@@ -14,10 +14,9 @@ use muster_miner_link::{ChannelEvent, LinkSetup, MinerChannel, MinerEndpoint, Mi
 use muster_process::{SharedClock, Tasks, TestClock};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::executor::{JobProgress, ProgressOf};
-use muster_protocol::wire::miner::{
-    AttemptNotice, ExecutorManifest, FromMiner, GenericError, JobFinished, ToMiner,
-};
+use muster_protocol::wire::miner::{AttemptNotice, ExecutorManifest, GenericError, JobFinished};
 use muster_protocol::wire::signing::decode_from_validator;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, MUSTER_PROTOCOL_HEADER, Manifest, MinerKey};
 use muster_testbed::within;
 use muster_websocket::{Limits, Socket, server};
@@ -74,7 +73,10 @@ impl Miner {
     async fn accept(&mut self) -> Socket {
         let mut socket = within("a connection", self.sockets.recv()).await.unwrap();
         let first = hear(&mut socket).await;
-        assert!(matches!(first, ToMiner::ValidatorAuthForMiner(_)), "{first:?}");
+        assert!(
+            matches!(first, ValidatorToMiner::ValidatorAuthForMiner(_)),
+            "{first:?}"
+        );
         socket
     }
 
@@ -83,12 +85,12 @@ impl Miner {
     }
 }
 
-async fn hear(socket: &mut Socket) -> ToMiner {
+async fn hear(socket: &mut Socket) -> ValidatorToMiner {
     let frame = within("a frame", socket.recv()).await.unwrap().unwrap();
     decode_from_validator(&frame).unwrap().message
 }
 
-async fn say(socket: &mut Socket, message: FromMiner) {
+async fn say(socket: &mut Socket, message: MinerToValidator) {
     socket.send(encode(&message)).await.unwrap();
 }
 
@@ -96,12 +98,12 @@ fn attempt(n: u128) -> AttemptId {
     AttemptId::from_uuid(Uuid::from_u128(n))
 }
 
-fn accepted(n: u128) -> FromMiner {
-    FromMiner::V0AcceptJobRequest(AttemptNotice { job_uuid: attempt(n) })
+fn accepted(n: u128) -> MinerToValidator {
+    MinerToValidator::V0AcceptJobRequest(AttemptNotice { job_uuid: attempt(n) })
 }
 
-fn finished(n: u128, bytes: usize) -> FromMiner {
-    FromMiner::V0JobFinishedRequest(JobFinished {
+fn finished(n: u128, bytes: usize) -> MinerToValidator {
+    MinerToValidator::V0JobFinishedRequest(JobFinished {
         job_uuid: attempt(n),
         docker_process_stdout: "x".repeat(bytes),
         docker_process_stderr: String::new(),
@@ -113,8 +115,8 @@ fn finished(n: u128, bytes: usize) -> FromMiner {
     })
 }
 
-fn complaint(words: &str, about: Option<AttemptId>) -> FromMiner {
-    FromMiner::GenericError(GenericError {
+fn complaint(words: &str, about: Option<AttemptId>) -> MinerToValidator {
+    MinerToValidator::GenericError(GenericError {
         details: Some(words.to_owned()),
         job_uuid: about,
     })
@@ -175,7 +177,7 @@ async fn up(channel: &mut MinerChannel) {
     assert!(channel.is_up());
 }
 
-async fn message(channel: &mut MinerChannel) -> FromMiner {
+async fn message(channel: &mut MinerChannel) -> MinerToValidator {
     match within("a message", channel.next()).await {
         ChannelEvent::Message(message) => *message,
         other @ (ChannelEvent::Up | ChannelEvent::Down(_) | ChannelEvent::Malformed(_)) => {
@@ -207,7 +209,7 @@ async fn attempts_of_a_muster_miner_share_a_session_and_each_hears_its_own() {
     let (mut miner, mut validator) = (Miner::open(true).await, Validator::new(LINGER));
     let (mut one, mut two, mut socket) = pair(&validator, &mut miner).await;
     assert!(one.is_muster());
-    let manifest = FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
+    let manifest = MinerToValidator::V0ExecutorManifestRequest(ExecutorManifest {
         manifest: Manifest::default(),
         private_images: None,
     });
@@ -347,7 +349,7 @@ async fn an_attempt_that_does_not_listen_holds_nobody_up() {
     }
     let progress = |done| {
         let of = ProgressOf::Execution;
-        FromMiner::MusterJobProgress(JobProgress {
+        MinerToValidator::MusterJobProgress(JobProgress {
             job_uuid: attempt(1),
             of,
             done,
@@ -364,7 +366,7 @@ async fn an_attempt_that_does_not_listen_holds_nobody_up() {
         .await
         .unwrap();
     assert!(
-        matches!(missed.message, FromMiner::MusterJobProgress(_)),
+        matches!(missed.message, MinerToValidator::MusterJobProgress(_)),
         "{missed:?}"
     );
     drop(slow);
@@ -403,7 +405,7 @@ async fn a_complaint_is_heard_by_whom_it_names_or_by_all() {
     let found = within("an unmatched message", validator.unmatched.recv())
         .await
         .unwrap();
-    assert!(matches!(found.message, FromMiner::GenericError(_)));
+    assert!(matches!(found.message, MinerToValidator::GenericError(_)));
 }
 
 #[tokio::test]

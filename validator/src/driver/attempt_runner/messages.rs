@@ -11,7 +11,8 @@ use muster_miner_link::ChannelEvent;
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::facilitator::RejectionDetails;
-use muster_protocol::wire::miner::{DeclineJob, FromMiner};
+use muster_protocol::wire::miner::DeclineJob;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{Feature, JobRejectionReason, ParticipantType, Receipt, ValidatorKey};
 use muster_routing::busy_excuse::{BusyEvidence, BusyRejection, weigh_excuse};
 use muster_store::StoreError;
@@ -87,7 +88,7 @@ impl AttemptRunner<'_> {
         self.channel.features().lacks(needed.collect())
     }
 
-    async fn on_message(&mut self, message: FromMiner) -> Result<(), StoreError> {
+    async fn on_message(&mut self, message: MinerToValidator) -> Result<(), StoreError> {
         let about = message.attempt();
         if about.is_some_and(|about| about != self.attempt.id) {
             // A ComputeHorde miner may speak of another attempt on this attempt's connection.
@@ -96,7 +97,7 @@ impl AttemptRunner<'_> {
             }
             return Ok(());
         }
-        if let FromMiner::V0DeclineJobRequest(decline) = &message {
+        if let MinerToValidator::V0DeclineJobRequest(decline) = &message {
             let evidence = self.weigh_refusal(decline);
             self.excused = evidence.is_excuse();
             if let BusyEvidence::AtWork(at_work) = evidence {
@@ -105,12 +106,12 @@ impl AttemptRunner<'_> {
         }
         let own_jobs = &self.deps.own_jobs;
         let mut session_ready = None;
-        if let FromMiner::V0StreamingJobReadyRequest(ready) = &message
+        if let MinerToValidator::V0StreamingJobReadyRequest(ready) = &message
             && own_jobs.contains(self.request.uuid)
         {
             session_ready = Some(Box::new(ready.clone()));
         }
-        if let FromMiner::MusterSessionClosed(closed) = &message
+        if let MinerToValidator::MusterSessionClosed(closed) = &message
             && about == Some(self.attempt.id)
         {
             // The executor signed this; the gateway that ordered the session checks it.

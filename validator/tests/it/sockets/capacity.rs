@@ -9,8 +9,8 @@ use muster_protocol::job::RegistryCredentials;
 use muster_protocol::status::{JobRejectionReason, JobStatus};
 use muster_protocol::wire::facilitator::{ToFacilitator, UserJobRequest};
 use muster_protocol::wire::machines::{MAX_MACHINE_TEXT, MAX_MACHINES, MachineLoad, MachinesNotice};
-use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::wire::muster::{CapacityNotice, JobExtension, OfferedClass};
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, ExecutorClass, Feature, FeatureSet, Manifest, MinerKey, Timestamp};
 
 use crate::sockets::support::miner::Miner;
@@ -155,7 +155,9 @@ async fn the_facilitator_and_the_operator_are_told_of_the_miners_machines() {
     };
     let machines = vec![load; 1_000];
     session
-        .send(FromMiner::MusterMachines(Box::new(MachinesNotice { machines })))
+        .send(MinerToValidator::MusterMachines(Box::new(MachinesNotice {
+            machines,
+        })))
         .await;
     let clock = world.test_clock.clone();
     let looking = async {

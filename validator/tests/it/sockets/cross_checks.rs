@@ -5,8 +5,9 @@ use muster_protocol::job::JobTerms;
 use muster_protocol::wire::checks::{CheckOrigin, CheckState};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheatedTag, UserJobRequest};
-use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, ToMiner};
+use muster_protocol::wire::miner::{InitialJobRequest, JobRequest};
 use muster_protocol::wire::muster::JobExtension;
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{AttemptId, JobId, JobStatus};
 use muster_scoring::ScoringSnapshot;
 use muster_validator::TrustedMinerConfig;
@@ -227,7 +228,9 @@ async fn a_run_goes_on_after_the_validator_was_killed_and_is_told_to_the_next_fa
     let mut session = trusted.accept().await;
     let offer = loop {
         match session.hear().await {
-            Some(ToMiner::V0InitialJobRequest(offer)) if offer.job_uuid != first.job_uuid => break offer,
+            Some(ValidatorToMiner::V0InitialJobRequest(offer)) if offer.job_uuid != first.job_uuid => {
+                break offer;
+            }
             Some(_) => {}
             None => session = trusted.accept().await,
         }

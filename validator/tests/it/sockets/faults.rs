@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use muster_protocol::status::{HordeFailureReason, JobStatus, ParticipantType};
-use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner};
+use muster_protocol::wire::miner::GenericError;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use serde_json::json;
 
 use crate::sockets::support::facilitator::job;
@@ -70,7 +71,7 @@ async fn a_miner_that_falls_silent_is_given_up_by_the_clock_of_its_stage() {
 
         let cancelled = while_time_passes(&world.test_clock, "a cancellation", session.receive()).await;
         assert!(
-            matches!(&cancelled, ToMiner::MusterCancelJob(cancel) if cancel.job_uuid == id),
+            matches!(&cancelled, ValidatorToMiner::MusterCancelJob(cancel) if cancel.job_uuid == id),
             "{cancelled:?}"
         );
         if stage > Stage::Offered {
@@ -323,7 +324,7 @@ async fn a_miner_that_hangs_up_with_a_reason_is_quoted() {
     session.offer().await;
     let details = Some("Unknown validator".to_owned());
     session
-        .send(FromMiner::GenericError(GenericError {
+        .send(MinerToValidator::GenericError(GenericError {
             details,
             job_uuid: None,
         }))

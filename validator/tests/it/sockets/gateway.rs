@@ -6,8 +6,9 @@ use muster_gateway::Settings;
 use muster_identity::sign_streaming_ready;
 use muster_process::{Tasks, certificate};
 use muster_protocol::wire::facilitator::ToFacilitator;
-use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, SealTerms, StreamingJobReady, ToMiner};
+use muster_protocol::wire::miner::{InitialJobRequest, SealTerms, StreamingJobReady};
 use muster_protocol::wire::muster::ListedImage;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, Digest, ImageId};
 use muster_session_pool::Service;
 use muster_validator::TimingConfig;
@@ -69,12 +70,12 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
     }];
     let (mut session, offer) = loop {
         let mut session = miner.accept().await;
-        let ToMiner::MusterWhitelist(told) = session.receive().await else {
+        let ValidatorToMiner::MusterWhitelist(told) = session.receive().await else {
             panic!("a whitelist was due")
         };
         assert_eq!(told.images, listed);
         match session.hear().await {
-            Some(ToMiner::V0InitialJobRequest(offer)) => {
+            Some(ValidatorToMiner::V0InitialJobRequest(offer)) => {
                 session.take_up(&offer).await;
                 break (session, offer);
             }
@@ -117,7 +118,7 @@ async fn next_offer(miner: &mut Miner) -> (Session, InitialJobRequest) {
     loop {
         let mut session = miner.accept().await;
         while let Some(message) = session.hear().await {
-            if let ToMiner::V0InitialJobRequest(offer) = message {
+            if let ValidatorToMiner::V0InitialJobRequest(offer) = message {
                 session.take_up(&offer).await;
                 return (session, *offer);
             }
@@ -126,10 +127,10 @@ async fn next_offer(miner: &mut Miner) -> (Session, InitialJobRequest) {
 }
 
 /// A session's server that the miner signs for, at a host and a port that it chooses.
-fn ready_at(session: &Session, attempt: AttemptId, host: &str, port: u16) -> FromMiner {
+fn ready_at(session: &Session, attempt: AttemptId, host: &str, port: u16) -> MinerToValidator {
     let server = certificate::make_self_signed(&["localhost".to_owned()]).unwrap();
     let signature = sign_streaming_ready(&session.keypair, attempt, host, port, &server.pem);
-    FromMiner::V0StreamingJobReadyRequest(StreamingJobReady {
+    MinerToValidator::V0StreamingJobReadyRequest(StreamingJobReady {
         job_uuid: attempt,
         executor_token: None,
         public_key: server.pem,

@@ -3,7 +3,8 @@
 use muster_identity::{Keypair, countersign, offer_receipt};
 use muster_protocol::receipt::{StartedReceipt, StartedTag};
 use muster_protocol::status::{HordeFailureReason, JobStatus};
-use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner};
+use muster_protocol::wire::miner::GenericError;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, ExecutorClass, JobId, Receipt, ReceiptPayload, ValidatorKey};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -146,11 +147,14 @@ async fn a_miner_that_says_everything_twice_runs_one_job_and_is_paid_once() {
     // A miner that reports ready twice may get the job twice; it gets the receipt once.
     loop {
         let message = session.receive().await;
-        if let ToMiner::V0JobFinishedReceiptRequest(slip) = message {
+        if let ValidatorToMiner::V0JobFinishedReceiptRequest(slip) = message {
             assert_eq!(slip.payload.score_str, "9.000000");
             break;
         }
-        assert!(matches!(message, ToMiner::V0JobRequest(_)), "{message:?}");
+        assert!(
+            matches!(message, ValidatorToMiner::V0JobRequest(_)),
+            "{message:?}"
+        );
     }
     session.decline(id).await;
     session.horde_failed(id).await;
@@ -313,7 +317,7 @@ async fn nonsense_from_both_sides_disturbs_no_job() {
     session.finished(other).await;
     session.finished(id).await;
     session
-        .send(FromMiner::GenericError(GenericError {
+        .send(MinerToValidator::GenericError(GenericError {
             details: Some("I am confused".to_owned()),
             job_uuid: None,
         }))

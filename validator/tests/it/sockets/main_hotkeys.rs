@@ -2,7 +2,8 @@
 
 use muster_identity::Keypair;
 use muster_protocol::Hotkey;
-use muster_protocol::wire::miner::{FromMiner, MainHotkey, ToMiner};
+use muster_protocol::wire::miner::MainHotkey;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_scoring::ScoringSnapshot;
 
 use crate::sockets::support::World;
@@ -16,11 +17,11 @@ fn key(uri: &str) -> Hotkey {
 async fn answer(miner: &mut Miner, main: Option<Hotkey>) {
     let mut session = miner.accept().await;
     let asked = session.receive().await;
-    let ToMiner::V0MainHotkeyMessage(MainHotkey { main_hotkey: None }) = asked else {
+    let ValidatorToMiner::V0MainHotkeyMessage(MainHotkey { main_hotkey: None }) = asked else {
         panic!("the question was due: {asked:?}");
     };
     let answer = MainHotkey { main_hotkey: main };
-    session.send(FromMiner::V0MainHotkeyMessage(answer)).await;
+    session.send(MinerToValidator::V0MainHotkeyMessage(answer)).await;
 }
 
 async fn snapshot(world: &World, cycle: u64) -> ScoringSnapshot {

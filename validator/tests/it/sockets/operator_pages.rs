@@ -5,7 +5,7 @@ use muster_identity::Keypair;
 use muster_process::operator_token::OperatorToken;
 use muster_process::tls;
 use muster_protocol::wire::machines::{MachineLoad, MachinesNotice};
-use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{Digest, ExecutorClass, Timestamp};
 use muster_testbed::free_address;
 
@@ -75,7 +75,9 @@ async fn hostile_words_of_miners_and_jobs_are_text_on_the_operators_pages() {
         gpu_memory_used: 0,
     }];
     session
-        .send(FromMiner::MusterMachines(Box::new(MachinesNotice { machines })))
+        .send(MinerToValidator::MusterMachines(Box::new(MachinesNotice {
+            machines,
+        })))
         .await;
     session.send(Session::horde_failure(offered, &hostile())).await;
     world.facilitator.updates_to_the_end().await;

@@ -7,7 +7,8 @@ use muster_protocol::status::{
 };
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::CheatReport;
-use muster_protocol::wire::miner::{OptionsPreset, ToMiner};
+use muster_protocol::wire::miner::OptionsPreset;
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{AttemptId, Receipt, Timestamp};
 use serde_json::json;
 
@@ -140,7 +141,7 @@ async fn an_end_that_was_acknowledged_is_told_again_with_the_result() {
     world.facilitator.submit(&another).await;
     let offer = loop {
         // A connection that was dialled before the job turned out to be repeated is closed unused.
-        if let Some(ToMiner::V0InitialJobRequest(offer)) = miner.accept().await.hear().await {
+        if let Some(ValidatorToMiner::V0InitialJobRequest(offer)) = miner.accept().await.hear().await {
             break offer;
         }
     };

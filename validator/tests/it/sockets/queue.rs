@@ -9,8 +9,8 @@ use muster_protocol::job::{JobTerms, Priority};
 use muster_protocol::status::{JobRejectionReason, JobStatus};
 use muster_protocol::wire::executor::ExecutorUp;
 use muster_protocol::wire::facilitator::UserJobRequest;
-use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::wire::muster::JobExtension;
+use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, ExecutorClass, JobId};
 use serde_json::Value;
 
@@ -252,7 +252,7 @@ async fn a_job_that_fetches_its_image_leaves_its_executor_to_the_next_in_line() 
         registry: "slow.example.org".to_owned(),
         image_s: 600,
     };
-    session.send(FromMiner::MusterExecutorUp(up)).await;
+    session.send(MinerToValidator::MusterExecutorUp(up)).await;
     // No block comes: the fetch itself makes room.
     assert_eq!(session.offer().await.job_uuid, AttemptId::first_of(next.uuid));
     assert_eq!(order(&world).await, Vec::<String>::new());

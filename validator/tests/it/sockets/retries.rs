@@ -5,7 +5,7 @@ use crate::sockets::support::miner::{Miner, Session};
 use crate::sockets::support::{World, while_time_passes};
 use muster_protocol::status::{HordeFailureReason, JobStatus};
 use muster_protocol::wire::facilitator::{ToFacilitator, UserJobRequest};
-use muster_protocol::wire::miner::ToMiner;
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{AttemptId, JobId};
 use serde_json::json;
 
@@ -222,7 +222,7 @@ async fn a_cancellation_survives_a_restart_and_a_miner_that_is_away() {
     // The miner gets a cancellation message too if its connection stood before the cancellation.
     loop {
         let message = session.receive().await;
-        if let ToMiner::V0JobFinishedReceiptRequest(slip) = message {
+        if let ValidatorToMiner::V0JobFinishedReceiptRequest(slip) = message {
             assert_eq!(
                 slip.payload.score_str, "9.000000",
                 "the receipt tells the miner that it is over"
@@ -231,7 +231,7 @@ async fn a_cancellation_survives_a_restart_and_a_miner_that_is_away() {
         }
         let expected = matches!(
             message,
-            ToMiner::MusterCancelJob(_) | ToMiner::V0JobAcceptedReceiptRequest(_)
+            ValidatorToMiner::MusterCancelJob(_) | ValidatorToMiner::V0JobAcceptedReceiptRequest(_)
         );
         assert!(expected, "{message:?}");
     }

@@ -17,9 +17,10 @@ use muster_identity::{
 use muster_protocol::job::{JobTerms, Priority};
 use muster_protocol::receipt::{OfferedReceipt, Receipt, ReceiptError};
 use muster_protocol::wire::facilitator::{Authentication, SignatureScope, UserJobRequest};
-use muster_protocol::wire::miner::{StreamingJobReady, ToMiner, ValidatorAuth};
+use muster_protocol::wire::miner::{StreamingJobReady, ValidatorAuth};
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::wire::signing::{decode_from_validator, with_validator_signature};
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{MinerKey, ReceiptPayload, Signature, Timestamp, UserKey, ValidatorKey};
 use serde::de::DeserializeOwned;
 
@@ -409,7 +410,7 @@ mod jobs {
 
     #[test]
     fn a_frame_signed_as_compute_horde_0_0_27_signs() {
-        let message: ToMiner = vector("V0InitialJobRequest");
+        let message: ValidatorToMiner = vector("V0InitialJobRequest");
         let frame = with_validator_signature(&message, |bytes| key("//Validator").sign(bytes));
         let signed = decode_from_validator(&frame).unwrap();
         assert_eq!(verify_frame(&signed, validator()), Ok(FrameSignature::Valid));

@@ -6,9 +6,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use writer::CanonicalError;
+use writer::CanonicalWriter;
 
 /// The separators of a rendering: between items, and between a key and its value.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Separators {
     item: &'static str,
     key: &'static str,
@@ -22,12 +23,12 @@ const COMPACT: Separators = Separators { item: ",", key: ":" };
 
 /// `json.dumps(value, sort_keys=True)`: receipts and system events sign this.
 pub fn sorted_spaced(value: &Value) -> String {
-    render(value, SPACED)
+    CanonicalWriter::write_tree(value, SPACED)
 }
 
 /// `json.dumps(value, sort_keys=True, separators=(",", ":"))`: `validator_signature` signs this.
 pub fn sorted_compact(value: &Value) -> String {
-    render(value, COMPACT)
+    CanonicalWriter::write_tree(value, COMPACT)
 }
 
 /// The same text as [`sorted_compact`] of the value's JSON, written without a tree of values in memory.
@@ -35,7 +36,18 @@ pub fn sorted_compact(value: &Value) -> String {
 /// # Errors
 /// The value has no JSON form: a map's key is no text.
 pub fn sorted_compact_of<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
-    writer::CanonicalWriter::write(value)
+    CanonicalWriter::write(value, COMPACT)
+}
+
+/// An object to be signed, of fields that always have a JSON form.
+pub fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    let named = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
+    Value::Object(named.collect())
+}
+
+/// A field whose JSON is its text.
+pub fn text(value: &impl std::fmt::Display) -> Value {
+    Value::String(value.to_string())
 }
 
 /// `json.dumps(text)`: a JSON string literal in ASCII.
@@ -43,50 +55,6 @@ pub fn ascii_literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     write_string(&mut out, text);
     out
-}
-
-fn render(value: &Value, separators: Separators) -> String {
-    let mut out = String::new();
-    write_value(&mut out, value, separators);
-    out
-}
-
-fn write_value(out: &mut String, value: &Value, separators: Separators) {
-    match value {
-        Value::Null => out.push_str("null"),
-        Value::Bool(true) => out.push_str("true"),
-        Value::Bool(false) => out.push_str("false"),
-        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-            Some(float) => out.push_str(&python_float(float)),
-            None => out.push_str(&number.to_string()),
-        },
-        Value::String(text) => write_string(out, text),
-        Value::Array(items) => {
-            out.push('[');
-            for (i, item) in items.iter().enumerate() {
-                if i > 0 {
-                    out.push_str(separators.item);
-                }
-                write_value(out, item, separators);
-            }
-            out.push(']');
-        }
-        Value::Object(fields) => {
-            // Python sorts by code point, which is the order of UTF-8 bytes.
-            let mut fields: Vec<_> = fields.iter().collect();
-            fields.sort_by_key(|(key, _)| key.as_str());
-            out.push('{');
-            for (i, (key, item)) in fields.into_iter().enumerate() {
-                if i > 0 {
-                    out.push_str(separators.item);
-                }
-                write_string(out, key);
-                out.push_str(separators.key);
-                write_value(out, item, separators);
-            }
-            out.push('}');
-        }
-    }
 }
 
 fn write_string(out: &mut String, text: &str) {

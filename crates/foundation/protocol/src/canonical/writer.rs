@@ -1,4 +1,4 @@
-//! Writes a value as canonical JSON at once, without a tree of it in memory.
+//! Writes canonical JSON: a tree of values, which always has a text, or any value without a tree of it in memory.
 //!
 //! A struct's fields are written in the order in which serde gives them, and are sorted afterwards if they need it.
 
@@ -9,7 +9,9 @@ use serde::ser::{
     SerializeTuple, SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-use super::{python_float, write_string};
+use serde_json::Value;
+
+use super::{Separators, python_float, write_string};
 
 /// A value has no JSON form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,9 +31,10 @@ fn no_key() -> CanonicalError {
 }
 
 /// The text so far, in ASCII.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CanonicalWriter {
     out: String,
+    separators: Separators,
     /// The text of the last value that was written through `Display`.
     shown: String,
 }
@@ -47,16 +50,62 @@ pub(super) struct ArrayWriter<'a> {
 /// The fields of an object that is being written.
 pub(super) struct ObjectWriter<'a, K> {
     writer: &'a mut CanonicalWriter,
-    /// The key of each field and the place where its text begins, with a comma at its end.
+    /// The key of each field and the place where its text begins, with a separator at its end.
     fields: Vec<(K, usize)>,
     end: &'static str,
 }
 
 impl CanonicalWriter {
-    pub(super) fn write<T: Serialize + ?Sized>(value: &T) -> Result<String> {
-        let mut writer = Self::default();
+    pub(super) fn write<T: Serialize + ?Sized>(value: &T, separators: Separators) -> Result<String> {
+        let mut writer = Self::new(separators);
         value.serialize(&mut writer)?;
         Ok(writer.out)
+    }
+
+    pub(super) fn write_tree(value: &Value, separators: Separators) -> String {
+        let mut writer = Self::new(separators);
+        writer.tree(value);
+        writer.out
+    }
+
+    fn new(separators: Separators) -> Self {
+        Self {
+            out: String::new(),
+            separators,
+            shown: String::new(),
+        }
+    }
+
+    fn tree(&mut self, value: &Value) {
+        match value {
+            Value::Null => self.out.push_str("null"),
+            Value::Bool(flag) => self.bool(*flag),
+            Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+                Some(float) => self.out.push_str(&python_float(float)),
+                None => self.out.push_str(&number.to_string()),
+            },
+            Value::String(text) => write_string(&mut self.out, text),
+            Value::Array(items) => {
+                let mut array = self.array("]");
+                for item in items {
+                    array.begin_item().tree(item);
+                }
+                array.finish();
+            }
+            Value::Object(fields) => {
+                let mut object = self.object(fields.len(), "}");
+                for (key, item) in fields {
+                    object.begin_field(key.as_str());
+                    object.writer.tree(item);
+                    object.end_field();
+                }
+                object.finish();
+            }
+        }
+    }
+
+    fn bool(&mut self, flag: bool) {
+        self.out.push_str(if flag { "true" } else { "false" });
     }
 
     fn number(&mut self, number: impl fmt::Display) -> Result<()> {
@@ -66,7 +115,7 @@ impl CanonicalWriter {
     fn begin_variant(&mut self, variant: &str) {
         self.out.push('{');
         write_string(&mut self.out, variant);
-        self.out.push(':');
+        self.out.push_str(self.separators.key);
     }
 
     fn array(&mut self, end: &'static str) -> ArrayWriter<'_> {
@@ -89,12 +138,17 @@ impl CanonicalWriter {
 }
 
 impl ArrayWriter<'_> {
-    fn item<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<()> {
+    /// The place of the next item.
+    fn begin_item(&mut self) -> &mut CanonicalWriter {
         if !self.empty {
-            self.writer.out.push(',');
+            self.writer.out.push_str(self.writer.separators.item);
         }
         self.empty = false;
-        value.serialize(&mut *self.writer)
+        self.writer
+    }
+
+    fn item<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<()> {
+        value.serialize(self.begin_item())
     }
 
     fn finish(self) {
@@ -106,13 +160,17 @@ impl<K: AsRef<str>> ObjectWriter<'_, K> {
     fn begin_field(&mut self, key: K) {
         let place = self.writer.out.len();
         write_string(&mut self.writer.out, key.as_ref());
-        self.writer.out.push(':');
+        self.writer.out.push_str(self.writer.separators.key);
         self.fields.push((key, place));
+    }
+
+    fn end_field(&mut self) {
+        self.writer.out.push_str(self.writer.separators.item);
     }
 
     fn field<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<()> {
         value.serialize(&mut *self.writer)?;
-        self.writer.out.push(',');
+        self.end_field();
         Ok(())
     }
 
@@ -125,8 +183,8 @@ impl<K: AsRef<str>> ObjectWriter<'_, K> {
             sort_fields(out, &self.fields);
         }
         if !self.fields.is_empty() {
-            // The comma of the last field.
-            out.pop();
+            // The last field has no other behind it.
+            out.truncate(out.len().saturating_sub(self.writer.separators.item.len()));
         }
         out.push_str(self.end);
     }
@@ -177,7 +235,7 @@ impl<'a> Serializer for &'a mut CanonicalWriter {
     );
 
     fn serialize_bool(self, value: bool) -> Result<()> {
-        self.out.push_str(if value { "true" } else { "false" });
+        self.bool(value);
         Ok(())
     }
 

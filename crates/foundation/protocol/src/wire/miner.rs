@@ -1,18 +1,11 @@
-//! The messages between validator and miner, and between miner and executor: the two sockets share them.
+//! The contents of the messages on the two sockets of a miner: towards validators and towards executors.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::audits::{AuditMessage, AuditReply, SessionProofs};
-use super::checkpoints::{CheckpointKept, CheckpointNotice, DrainJob, RequestExtension};
-use super::executor::{
-    EndStored, EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, ExecutorUp, FetchImage,
-    JobLog, JobMetrics, JobProgress, LeaseHeld, LeaseOver, Reattach, SealSession, SessionClosed,
-    SessionSealed,
-};
-use super::machines::MachinesNotice;
-use super::muster::{CancelJob, OfferExtension, ReceiptCountersigned, WhitelistNotice};
+use super::checkpoints::RequestExtension;
+use super::muster::OfferExtension;
 use crate::class::{ExecutorClass, Manifest};
 use crate::digest::{Digest, ImageId};
 use crate::ids::{AttemptId, ExecutorToken, JobId};
@@ -24,116 +17,6 @@ use crate::status::{HordeFailureReason, JobFailureReason, JobRejectionReason, Jo
 use crate::trace::JobTrace;
 use crate::upload::OutputUpload;
 use crate::volume::Volume;
-
-/// A message from a validator to a miner, or from a miner to its executor.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "message_type")]
-pub enum ToMiner {
-    /// The first frame of every connection from a validator.
-    ValidatorAuthForMiner(ValidatorAuth),
-    /// Asks for the miner's main hotkey.
-    V0MainHotkeyMessage(MainHotkey),
-    /// Offers a job.
-    V0InitialJobRequest(Box<InitialJobRequest>),
-    /// The rest of the job, sent once an executor is ready.
-    V0JobRequest(Box<JobRequest>),
-    /// The validator's signature on the accepted receipt.
-    V0JobAcceptedReceiptRequest(AcceptedReceiptRequest),
-    /// The validator's signature on the finished receipt.
-    V0JobFinishedReceiptRequest(FinishedReceiptRequest),
-    /// Reports an error of the sender in words.
-    GenericError(GenericError),
-    /// Muster's own: stop the attempt.
-    MusterCancelJob(CancelJob),
-    /// Muster's own, miner to executor: the executor is enrolled.
-    MusterExecutorEnrolled(ExecutorEnrolled),
-    /// Muster's own, miner to executor: the session's attestation, or why there is none.
-    MusterSessionSealed(SessionSealed),
-    /// Muster's own: the images that may serve sealed sessions.
-    MusterWhitelist(WhitelistNotice),
-    /// Muster's own, miner to executor: the executor may fetch the image now.
-    MusterFetchImage(FetchImage),
-    /// Muster's own, miner to executor: how the executor comes back to the lease if the connection is lost.
-    MusterLeaseHeld(LeaseHeld),
-    /// Muster's own, miner to executor: the miner has stored the end of the attempt.
-    MusterEndStored(EndStored),
-    /// Muster's own, validator to miner: a notice about spot checks.
-    MusterAudit(Box<AuditMessage>),
-    /// Muster's own: the validator has stored a checkpoint.
-    MusterCheckpointKept(CheckpointKept),
-    /// Muster's own: the attempt must save its state and leave its executor.
-    MusterDrain(DrainJob),
-}
-
-/// A message from a miner to a validator, or from an executor to its miner.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "message_type")]
-pub enum FromMiner {
-    /// The miner's executors per class, sent right after authentication.
-    V0ExecutorManifestRequest(ExecutorManifest),
-    /// Answers the validator's question for the main hotkey.
-    V0MainHotkeyMessage(MainHotkey),
-    /// The miner will run the attempt.
-    V0AcceptJobRequest(AttemptNotice),
-    /// The miner will not run the attempt.
-    V0DeclineJobRequest(DeclineJob),
-    /// An executor is up and has the image.
-    V0ExecutorReadyRequest(ExecutorReady),
-    /// The inputs are in place.
-    V0VolumesReadyRequest(AttemptNotice),
-    /// The program has ended.
-    V0ExecutionDoneRequest(AttemptNotice),
-    /// A streaming job accepts requests.
-    V0StreamingJobReadyRequest(StreamingJobReady),
-    /// The executor's hardware.
-    V0MachineSpecsRequest(MachineSpecs),
-    /// The attempt succeeded.
-    V0JobFinishedRequest(JobFinished),
-    /// The job failed by its own fault.
-    V0JobFailedRequest(JobFailed),
-    /// The subnet failed the job.
-    V0HordeFailedRequest(HordeFailed),
-    /// Reports an error of the sender in words.
-    GenericError(GenericError),
-    /// The miner does not serve this validator.
-    UnauthorizedError(UnauthorizedError),
-    /// Deprecated, still read: the executor could not start.
-    V0ExecutorFailedRequest(ExecutorReady),
-    /// Deprecated, still read: the streaming job did not start.
-    V0StreamingJobNotReadyRequest(ExecutorReady),
-    /// Muster's own: the miner's signature on a receipt.
-    MusterReceiptCountersigned(Box<ReceiptCountersigned>),
-    /// Muster's own: an executor is up and fetches the image.
-    MusterExecutorUp(ExecutorUp),
-    /// Muster's own: a piece of the job's output.
-    MusterJobLog(Box<JobLog>),
-    /// Muster's own: the progress of a stage that takes long.
-    MusterJobProgress(JobProgress),
-    /// Muster's own: the progress and the metrics that the program reported.
-    MusterJobMetrics(Box<JobMetrics>),
-    /// Muster's own: a checkpoint is in the file store.
-    MusterCheckpoint(Box<CheckpointNotice>),
-    /// Muster's own, executor to miner: measurements of the executor's machine.
-    MusterExecutorMetrics(Box<ExecutorMetrics>),
-    /// Muster's own, miner to validator: the load of the miner's persistent executors.
-    MusterMachines(Box<MachinesNotice>),
-    /// Muster's own, persistent executor to miner: the executor announces itself.
-    MusterExecutorHello(ExecutorHello),
-    /// Muster's own, executor to miner: the executor asks to be enrolled.
-    MusterEnrolExecutor(EnrolExecutor),
-    /// Muster's own, persistent executor to miner: the executor is free again.
-    MusterLeaseOver(LeaseOver),
-    /// Muster's own, executor to miner: asks for the session's attestation.
-    MusterSealSession(Box<SealSession>),
-    /// Muster's own: the signed end of a sealed session.
-    MusterSessionClosed(SessionClosed),
-    /// Muster's own, executor to miner: the executor comes back to its lease.
-    MusterReattach(Reattach),
-    /// Muster's own, executor to miner: the proofs that a session has signed.
-    MusterSessionProofs(Box<SessionProofs>),
-    /// Muster's own, miner to validator: the answer to a notice about spot checks.
-    MusterAuditReply(AuditReply),
-}
 
 /// Proof that the connecting party holds the validator's hotkey.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -540,44 +423,4 @@ pub struct HordeFailed {
     /// Further details, free in form.
     #[serde(default)]
     pub context: Option<Value>,
-}
-
-impl FromMiner {
-    /// The attempt that the message is about; `None` for messages about the connection or the executor.
-    pub fn attempt(&self) -> Option<AttemptId> {
-        match self {
-            Self::V0ExecutorManifestRequest(_)
-            | Self::V0MainHotkeyMessage(_)
-            | Self::UnauthorizedError(_)
-            | Self::MusterExecutorMetrics(_)
-            | Self::MusterMachines(_)
-            | Self::MusterExecutorHello(_)
-            | Self::MusterEnrolExecutor(_)
-            | Self::MusterAuditReply(_) => None,
-            Self::GenericError(m) => m.job_uuid,
-            Self::V0AcceptJobRequest(m)
-            | Self::V0VolumesReadyRequest(m)
-            | Self::V0ExecutionDoneRequest(m) => Some(m.job_uuid),
-            Self::V0DeclineJobRequest(m) => Some(m.job_uuid),
-            Self::V0ExecutorReadyRequest(m)
-            | Self::V0ExecutorFailedRequest(m)
-            | Self::V0StreamingJobNotReadyRequest(m) => Some(m.job_uuid),
-            Self::V0StreamingJobReadyRequest(m) => Some(m.job_uuid),
-            Self::V0MachineSpecsRequest(m) => Some(m.job_uuid),
-            Self::V0JobFinishedRequest(m) => Some(m.job_uuid),
-            Self::V0JobFailedRequest(m) => Some(m.job_uuid),
-            Self::V0HordeFailedRequest(m) => Some(m.job_uuid),
-            Self::MusterReceiptCountersigned(m) => Some(m.receipt.payload.attempt()),
-            Self::MusterExecutorUp(m) => Some(m.job_uuid),
-            Self::MusterJobLog(m) => Some(m.job_uuid),
-            Self::MusterJobProgress(m) => Some(m.job_uuid),
-            Self::MusterJobMetrics(m) => Some(m.job_uuid),
-            Self::MusterCheckpoint(m) => Some(m.job_uuid),
-            Self::MusterLeaseOver(m) => Some(m.job_uuid),
-            Self::MusterSealSession(m) => Some(m.job_uuid),
-            Self::MusterSessionClosed(m) => Some(m.job_uuid),
-            Self::MusterReattach(m) => Some(m.job_uuid),
-            Self::MusterSessionProofs(m) => Some(m.job_uuid),
-        }
-    }
 }

@@ -8,12 +8,14 @@ pub mod audits;
 pub mod checkpoints;
 pub mod checks;
 pub mod executor;
+pub mod executor_socket;
 pub mod facilitator;
 pub mod machines;
 pub mod miner;
 pub mod muster;
 pub mod route;
 pub mod signing;
+pub mod validator_socket;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,8 +24,9 @@ use serde::de::DeserializeOwned;
 #[derive(Debug, thiserror::Error)]
 #[error("malformed message: {reason}")]
 pub struct WireError {
-    /// The fault that the reader found, in words for the peer's operator; at most 300 characters.
+    /// The fault that the reader found, as text for the peer's operator; at most 300 characters.
     pub reason: String,
+    is_misplaced: bool,
 }
 
 impl WireError {
@@ -31,7 +34,13 @@ impl WireError {
     fn because(reason: impl std::fmt::Display) -> Self {
         Self {
             reason: reason.to_string().chars().take(MAX_REASON_CHARS).collect(),
+            is_misplaced: false,
         }
+    }
+
+    /// Whether the frame is a message of the protocol that no peer on this socket may send.
+    pub fn is_misplaced(&self) -> bool {
+        self.is_misplaced
     }
 }
 
@@ -44,6 +53,14 @@ const MAX_REASON_CHARS: usize = 300;
 /// Bytes that are not JSON, a wrong type, an unknown `message_type` or class, or nesting deeper than 128. Never panics.
 pub fn decode<M: DeserializeOwned>(frame: &str) -> Result<M, WireError> {
     serde_json::from_str(frame).map_err(WireError::because)
+}
+
+/// Reads one frame as `M`. A message of `Other`, which belongs to another socket, is refused as misplaced.
+fn decode_on_socket<M: DeserializeOwned, Other: DeserializeOwned>(frame: &str) -> Result<M, WireError> {
+    decode(frame).map_err(|error| WireError {
+        is_misplaced: decode::<Other>(frame).is_ok(),
+        ..error
+    })
 }
 
 /// Writes one frame: compact JSON with every field, nulls included, in the order of the wire's own definition.

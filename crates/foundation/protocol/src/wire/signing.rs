@@ -8,10 +8,12 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::executor_socket::MinerToExecutor;
 use super::facilitator::UserJobRequest;
-use super::miner::{StreamingDetails, ToMiner, ValidatorAuth};
+use super::miner::{StreamingDetails, ValidatorAuth};
 use super::muster::ChallengeNonce;
-use super::{WireError, decode, encode};
+use super::validator_socket::ValidatorToMiner;
+use super::{WireError, decode, decode_on_socket, encode};
 use crate::canonical;
 use crate::class::ExecutorClass;
 use crate::ids::AttemptId;
@@ -154,14 +156,13 @@ fn timed_digest(timestamp_ns: i64, message: &str) -> [u8; 64] {
 /// A frame for a miner that begins with the `validator_signature` of compute-horde 0.0.27.
 ///
 /// `sign` gets the canonical bytes of the message without that field. A frame that is not an object is returned
-/// unchanged.
-pub fn with_validator_signature(message: &ToMiner, sign: impl FnOnce(&[u8]) -> Signature) -> String {
+/// unchanged, and nothing is signed.
+pub fn with_validator_signature(message: &ValidatorToMiner, sign: impl FnOnce(&[u8]) -> Signature) -> String {
     let frame = encode(message);
-    let Some(rest) = frame.strip_prefix('{') else {
+    let (Some(rest), Ok(object)) = (frame.strip_prefix('{'), serde_json::from_str(&frame)) else {
         return frame;
     };
-    let value = serde_json::from_str(&frame).unwrap_or_default();
-    let signature = sign(canonical::sorted_compact(&value).as_bytes());
+    let signature = sign(canonical::sorted_compact(&Value::Object(object)).as_bytes());
     format!(
         "{{\"{VALIDATOR_SIGNATURE}\":\"{}\",{rest}",
         signature.to_prefixed_hex()
@@ -172,7 +173,7 @@ pub fn with_validator_signature(message: &ToMiner, sign: impl FnOnce(&[u8]) -> S
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignedFrame {
     /// The message without its signature.
-    pub message: ToMiner,
+    pub message: ValidatorToMiner,
     /// The signature and the bytes it must cover.
     pub signature: Option<(Signature, Vec<u8>)>,
 }
@@ -200,7 +201,8 @@ impl Head<'_> {
 /// Memory use stays in proportion to the frame's length: a frame with very many values is refused before any is made.
 ///
 /// # Errors
-/// As [`decode`], and a `validator_signature` that is neither null nor a signature.
+/// As [`decode`], a message that only an executor receives, and a `validator_signature` that is neither null nor a
+/// signature.
 pub fn decode_from_validator(frame: &str) -> Result<SignedFrame, WireError> {
     if too_many_values(frame) {
         return Err(WireError::because(format_args!(
@@ -212,7 +214,7 @@ pub fn decode_from_validator(frame: &str) -> Result<SignedFrame, WireError> {
         return decode_signed(frame);
     }
     Ok(SignedFrame {
-        message: decode(frame)?,
+        message: decode_on_socket::<_, MinerToExecutor>(frame)?,
         signature: None,
     })
 }

@@ -3,3 +3,4 @@
 mod attempt;
 mod fuzz;
 mod golden;
+mod sockets;

@@ -83,8 +83,8 @@ impl CapacityEvidence {
 
     /// The canonical text, as Python's `json.dumps(evidence, sort_keys=True, separators=(",", ":"))` writes it.
     pub fn to_text(&self) -> String {
-        // A struct of texts, integers and lists always has a JSON value.
-        canonical::sorted_compact(&serde_json::to_value(self).unwrap_or_default())
+        // A struct of texts, integers and lists always has a JSON form.
+        canonical::sorted_compact_of(self).unwrap_or_default()
     }
 }
 

@@ -3,6 +3,7 @@
 use muster_identity::{Keypair, verify};
 use muster_protocol::{Digest, Signature, ValidatorKey, canonical};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::capacity_statements::evidence::{CapacityEvidence, evidence_digest};
 use crate::{CapacityRow, CapacityStatement};
@@ -63,21 +64,45 @@ pub enum StatementError {
     Rows,
 }
 
-/// The fields that are signed.
-#[derive(Serialize)]
-struct SignedFields<'a> {
-    format: &'a str,
-    #[serde(flatten)]
-    context: &'a StatementContext,
-    rows: &'a [CapacityRow],
-    evidence: Digest,
+/// The text that is signed: all fields but the signature. Unlike the way through serde, this one cannot fail.
+fn signed_text(format: &str, context: &StatementContext, rows: &[CapacityRow], evidence: Digest) -> String {
+    let StatementContext {
+        genesis,
+        netuid,
+        validator,
+        cycle,
+    } = context;
+    let rows: Vec<Value> = rows.iter().map(row_object).collect();
+    canonical::sorted_compact(&canonical::object([
+        ("format", format.into()),
+        ("genesis", canonical::text(genesis)),
+        ("netuid", (*netuid).into()),
+        ("validator", canonical::text(validator)),
+        ("cycle", (*cycle).into()),
+        ("rows", rows.into()),
+        ("evidence", canonical::text(&evidence)),
+    ]))
 }
 
-impl SignedFields<'_> {
-    fn to_text(&self) -> String {
-        // A struct of texts, integers and lists always has a JSON value.
-        canonical::sorted_compact(&serde_json::to_value(self).unwrap_or_default())
-    }
+fn row_object(row: &CapacityRow) -> Value {
+    let CapacityRow {
+        miner,
+        class,
+        kind,
+        executors,
+        credit,
+        offers,
+        refused,
+    } = row;
+    canonical::object([
+        ("miner", canonical::text(miner)),
+        ("class", canonical::text(class)),
+        ("kind", kind.as_str().into()),
+        ("executors", (*executors).into()),
+        ("credit", (*credit).into()),
+        ("offers", (*offers).into()),
+        ("refused", (*refused).into()),
+    ])
 }
 
 /// Signs what the evidence proves.
@@ -87,13 +112,7 @@ pub fn sign_statement(
     evidence: &CapacityEvidence,
 ) -> SignedStatement {
     let (rows, digest) = (evidence.rows(), evidence_digest(&evidence.to_text()));
-    let fields = SignedFields {
-        format: FORMAT,
-        context: &context,
-        rows: &rows,
-        evidence: digest,
-    };
-    let signature = keypair.sign(fields.to_text().as_bytes());
+    let signature = keypair.sign(signed_text(FORMAT, &context, &rows, digest).as_bytes());
     SignedStatement {
         format: FORMAT.to_owned(),
         context,
@@ -118,7 +137,7 @@ pub fn check_statement(text: &str, expected: &StatementContext) -> Result<Signed
     if statement.context != *expected {
         return Err(StatementError::Context);
     }
-    let signed = statement.signed_fields().to_text();
+    let signed = statement.signed_text();
     if verify(&expected.validator.0, signed.as_bytes(), &statement.signature) {
         Ok(statement)
     } else {
@@ -127,19 +146,14 @@ pub fn check_statement(text: &str, expected: &StatementContext) -> Result<Signed
 }
 
 impl SignedStatement {
-    fn signed_fields(&self) -> SignedFields<'_> {
-        SignedFields {
-            format: &self.format,
-            context: &self.context,
-            rows: &self.rows,
-            evidence: self.evidence,
-        }
+    fn signed_text(&self) -> String {
+        signed_text(&self.format, &self.context, &self.rows, self.evidence)
     }
 
     /// The digest of the signed text. Two signatures over one text have the same, though a signature is never made
     /// twice.
     pub fn digest(&self) -> Digest {
-        Digest::of(self.signed_fields().to_text().as_bytes())
+        Digest::of(self.signed_text().as_bytes())
     }
 
     /// The validator's signature over the text.
@@ -179,7 +193,7 @@ impl SignedStatement {
 
     /// The canonical text, with the signature.
     pub fn to_text(&self) -> String {
-        // A struct of texts, integers and lists always has a JSON value.
-        canonical::sorted_compact(&serde_json::to_value(self).unwrap_or_default())
+        // A struct of texts, integers and lists always has a JSON form.
+        canonical::sorted_compact_of(self).unwrap_or_default()
     }
 }

@@ -19,7 +19,8 @@ use muster_hardware_proof::prover::{CpuProver, NoObserver, Prover, perform_task}
 use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::wire::audits::SessionProofs;
-use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, StreamingJobReady, ToMiner};
+use muster_protocol::wire::miner::{InitialJobRequest, StreamingJobReady};
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, JobId, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
 use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
 use muster_sealing_proxy::{
@@ -203,7 +204,7 @@ impl Fleet {
             };
             match message {
                 None => return,
-                Some(ToMiner::V0InitialJobRequest(offer)) => {
+                Some(ValidatorToMiner::V0InitialJobRequest(offer)) => {
                     session.take_up(&offer).await;
                     if let Some(work) = self.next_at_work() {
                         session.decline_with(offer.job_uuid, work).await;
@@ -217,7 +218,7 @@ impl Fleet {
                     session.executor_ready(offer.job_uuid).await;
                     offers.insert(offer.job_uuid, *offer);
                 }
-                Some(ToMiner::V0JobRequest(job)) => {
+                Some(ValidatorToMiner::V0JobRequest(job)) => {
                     session.volumes_ready(job.job_uuid).await;
                     let offer = offers.remove(&job.job_uuid).expect("an offered job");
                     let (fleet, mouth, validator) = (self.clone(), mouth.clone(), session.validator);
@@ -225,18 +226,18 @@ impl Fleet {
                         fleet.lease(&offer, &job.docker_run_cmd, validator, &mouth).await;
                     }));
                 }
-                Some(ToMiner::MusterCancelJob(cancelled)) => self.release(cancelled.job_uuid),
-                Some(ToMiner::V0JobFinishedReceiptRequest(request)) => {
+                Some(ValidatorToMiner::MusterCancelJob(cancelled)) => self.release(cancelled.job_uuid),
+                Some(ValidatorToMiner::V0JobFinishedReceiptRequest(request)) => {
                     self.release(request.payload.job_uuid);
                     let payload = ReceiptPayload::Finished(request.payload);
                     session.countersign(payload, request.signature).await;
                 }
-                Some(ToMiner::MusterAudit(message)) => {
+                Some(ValidatorToMiner::MusterAudit(message)) => {
                     let (Some(witness), Some(audits)) = (&witness, &mut audits) else {
                         continue;
                     };
                     for reply in witness.hear(audits, *message, self.signed_proofs()).await {
-                        session.send(FromMiner::MusterAuditReply(reply)).await;
+                        session.send(MinerToValidator::MusterAuditReply(reply)).await;
                     }
                 }
                 Some(_) => {}
@@ -249,7 +250,7 @@ impl Fleet {
         offer: &InitialJobRequest,
         arguments: &[String],
         validator: ValidatorKey,
-        mouth: &mpsc::UnboundedSender<FromMiner>,
+        mouth: &mpsc::UnboundedSender<MinerToValidator>,
     ) {
         let fleet_state = &self.0;
         let behaviour = fleet_state
@@ -268,7 +269,7 @@ impl Fleet {
             left.wait_for(|left| *left).await.unwrap();
         }
         let attempt = offer.job_uuid;
-        let _ = mouth.send(FromMiner::V0StreamingJobReadyRequest(ready));
+        let _ = mouth.send(MinerToValidator::V0StreamingJobReadyRequest(ready));
         if behaviour == Behaviour::LeavesBarrier {
             looked_at.wait_for(|looked| *looked).await.unwrap();
             let _ = mouth.send(Session::horde_failure(attempt, "its machine is gone"));

@@ -12,11 +12,12 @@ use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, 
 use muster_protocol::wire::encode;
 use muster_protocol::wire::executor::{JobLog, JobProgress, LogBytes, LogStream, ProgressOf};
 use muster_protocol::wire::miner::{
-    AttemptNotice, DeclineJob, ExecutorManifest, ExecutorReady, FinishedReceiptRequest, FromMiner,
-    HordeFailed, InitialJobRequest, JobFailed, JobFinished, JobRequest, MachineSpecs, ToMiner,
+    AttemptNotice, DeclineJob, ExecutorManifest, ExecutorReady, FinishedReceiptRequest, HordeFailed,
+    InitialJobRequest, JobFailed, JobFinished, JobRequest, MachineSpecs,
 };
 use muster_protocol::wire::muster::ReceiptCountersigned;
 use muster_protocol::wire::signing::decode_from_validator;
+use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{
     AttemptId, ExecutorClass, JobFailureReason, Manifest, MinerKey, Receipt, ReceiptPayload, Timestamp,
     ValidatorKey,
@@ -113,7 +114,7 @@ impl Miner {
                 socket,
             };
             match session.hear().await {
-                Some(ToMiner::ValidatorAuthForMiner(auth)) => break (session, validator, auth),
+                Some(ValidatorToMiner::ValidatorAuthForMiner(auth)) => break (session, validator, auth),
                 Some(other) => panic!("the first frame greets: {other:?}"),
                 // The validator was killed, or gave up, between dialling and greeting.
                 None => {}
@@ -123,7 +124,7 @@ impl Miner {
         verify_validator_auth(auth, validator, self.key(), now, Duration::ZERO, Duration::ZERO).unwrap();
         let manifest = Manifest::new([(ExecutorClass::AlwaysOnTest, executors)]);
         session
-            .send(FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
+            .send(MinerToValidator::V0ExecutorManifestRequest(ExecutorManifest {
                 manifest,
                 private_images: self.private_images.clone(),
             }))
@@ -133,19 +134,19 @@ impl Miner {
 }
 
 impl Session {
-    pub(crate) async fn receive(&mut self) -> ToMiner {
+    pub(crate) async fn receive(&mut self) -> ValidatorToMiner {
         self.hear().await.expect("not closed")
     }
 
     /// The next message however long it takes; `None` if the validator is gone.
-    pub(crate) async fn listen(&mut self) -> Option<ToMiner> {
+    pub(crate) async fn listen(&mut self) -> Option<ValidatorToMiner> {
         let frame = self.socket.recv().await.ok()??;
         Some(decode_from_validator(&frame).unwrap().message)
     }
 
     /// The failure of an attempt whose executor is lost.
-    pub(crate) fn horde_failure(job_uuid: AttemptId, message: &str) -> FromMiner {
-        FromMiner::V0HordeFailedRequest(HordeFailed {
+    pub(crate) fn horde_failure(job_uuid: AttemptId, message: &str) -> MinerToValidator {
+        MinerToValidator::V0HordeFailedRequest(HordeFailed {
             job_uuid,
             reported_by: ParticipantType::Miner,
             message: message.to_owned(),
@@ -155,14 +156,14 @@ impl Session {
     }
 
     /// The next message; `None` if the validator is gone, politely or not.
-    pub(crate) async fn hear(&mut self) -> Option<ToMiner> {
+    pub(crate) async fn hear(&mut self) -> Option<ValidatorToMiner> {
         let frame = within("a frame for the miner", self.socket.recv()).await.ok()??;
         let signed = decode_from_validator(&frame).unwrap();
         let message = signed.message.clone();
         let verified = verify_frame(&signed, self.validator).unwrap();
         let must = matches!(
             message,
-            ToMiner::V0InitialJobRequest(_) | ToMiner::V0JobRequest(_)
+            ValidatorToMiner::V0InitialJobRequest(_) | ValidatorToMiner::V0JobRequest(_)
         );
         assert_eq!(
             verified == FrameSignature::Valid,
@@ -172,7 +173,7 @@ impl Session {
         Some(message)
     }
 
-    pub(crate) async fn send(&mut self, message: FromMiner) {
+    pub(crate) async fn send(&mut self, message: MinerToValidator) {
         // Whether the validator is still there shows when the next message is due.
         let _ = self.socket.send(encode(&message)).await;
     }
@@ -197,7 +198,7 @@ impl Session {
         validator_signature: muster_protocol::Signature,
     ) {
         let receipt = whole(&self.keypair, payload, validator_signature);
-        self.send(FromMiner::MusterReceiptCountersigned(Box::new(
+        self.send(MinerToValidator::MusterReceiptCountersigned(Box::new(
             ReceiptCountersigned { receipt },
         )))
         .await;
@@ -205,7 +206,7 @@ impl Session {
 
     /// Takes the offer and countersigns its receipt.
     pub(crate) async fn offer(&mut self) -> InitialJobRequest {
-        let ToMiner::V0InitialJobRequest(offer) = self.receive().await else {
+        let ValidatorToMiner::V0InitialJobRequest(offer) = self.receive().await else {
             panic!("an offer was due")
         };
         self.take_up(&offer).await;
@@ -220,13 +221,13 @@ impl Session {
     }
 
     pub(crate) async fn accept_job(&mut self, job_uuid: AttemptId) {
-        self.send(FromMiner::V0AcceptJobRequest(AttemptNotice { job_uuid }))
+        self.send(MinerToValidator::V0AcceptJobRequest(AttemptNotice { job_uuid }))
             .await;
     }
 
     /// Takes the accepted receipt and countersigns it.
     pub(crate) async fn accepted_receipt(&mut self) {
-        let ToMiner::V0JobAcceptedReceiptRequest(request) = self.receive().await else {
+        let ValidatorToMiner::V0JobAcceptedReceiptRequest(request) = self.receive().await else {
             panic!("an accepted receipt was due")
         };
         self.countersign(ReceiptPayload::Accepted(request.payload), request.signature)
@@ -234,7 +235,7 @@ impl Session {
     }
 
     pub(crate) async fn executor_ready(&mut self, job_uuid: AttemptId) {
-        self.send(FromMiner::V0ExecutorReadyRequest(ExecutorReady {
+        self.send(MinerToValidator::V0ExecutorReadyRequest(ExecutorReady {
             job_uuid,
             executor_token: None,
         }))
@@ -243,10 +244,10 @@ impl Session {
 
     /// The next message that is no accepted receipt. After a reconnection an accepted receipt may come again, and is
     /// signed again.
-    async fn past_receipts(&mut self) -> ToMiner {
+    async fn past_receipts(&mut self) -> ValidatorToMiner {
         loop {
             let message = self.receive().await;
-            let ToMiner::V0JobAcceptedReceiptRequest(request) = message else {
+            let ValidatorToMiner::V0JobAcceptedReceiptRequest(request) = message else {
                 return message;
             };
             self.countersign(ReceiptPayload::Accepted(request.payload), request.signature)
@@ -255,20 +256,24 @@ impl Session {
     }
 
     pub(crate) async fn job(&mut self) -> JobRequest {
-        let ToMiner::V0JobRequest(job) = self.past_receipts().await else {
+        let ValidatorToMiner::V0JobRequest(job) = self.past_receipts().await else {
             panic!("the job was due")
         };
         *job
     }
 
     pub(crate) async fn volumes_ready(&mut self, job_uuid: AttemptId) {
-        self.send(FromMiner::V0VolumesReadyRequest(AttemptNotice { job_uuid }))
-            .await;
+        self.send(MinerToValidator::V0VolumesReadyRequest(AttemptNotice {
+            job_uuid,
+        }))
+        .await;
     }
 
     pub(crate) async fn execution_done(&mut self, job_uuid: AttemptId) {
-        self.send(FromMiner::V0ExecutionDoneRequest(AttemptNotice { job_uuid }))
-            .await;
+        self.send(MinerToValidator::V0ExecutionDoneRequest(AttemptNotice {
+            job_uuid,
+        }))
+        .await;
     }
 
     pub(crate) async fn finished(&mut self, job_uuid: AttemptId) {
@@ -278,9 +283,12 @@ impl Session {
     /// Sends the result of an attempt: its standard output, and its one artifact in base64.
     pub(crate) async fn finished_with(&mut self, job_uuid: AttemptId, stdout: &str, artifact: &str) {
         let specs = json!({ "specs": { "cpu": { "count": 8 } } });
-        self.send(FromMiner::V0MachineSpecsRequest(MachineSpecs { job_uuid, specs }))
-            .await;
-        self.send(FromMiner::V0JobFinishedRequest(JobFinished {
+        self.send(MinerToValidator::V0MachineSpecsRequest(MachineSpecs {
+            job_uuid,
+            specs,
+        }))
+        .await;
+        self.send(MinerToValidator::V0JobFinishedRequest(JobFinished {
             job_uuid,
             docker_process_stdout: stdout.to_owned(),
             docker_process_stderr: String::new(),
@@ -299,7 +307,7 @@ impl Session {
 
     /// Takes the finished receipt without signing it.
     pub(crate) async fn finished_receipt(&mut self) -> FinishedReceiptRequest {
-        let ToMiner::V0JobFinishedReceiptRequest(request) = self.past_receipts().await else {
+        let ValidatorToMiner::V0JobFinishedReceiptRequest(request) = self.past_receipts().await else {
             panic!("a finished receipt was due")
         };
         request
@@ -320,7 +328,7 @@ impl Session {
 
     /// Refuses as busy, with receipts of the work that the miner is busy with.
     pub(crate) async fn decline_with(&mut self, job_uuid: AttemptId, receipts: Vec<Receipt>) {
-        self.send(FromMiner::V0DeclineJobRequest(DeclineJob {
+        self.send(MinerToValidator::V0DeclineJobRequest(DeclineJob {
             job_uuid,
             message: "all executors are at work".to_owned(),
             reason: JobRejectionReason::Busy,
@@ -334,7 +342,7 @@ impl Session {
     pub(crate) async fn prints(&mut self, job_uuid: AttemptId, offset: u64, text: &[u8]) {
         let data = LogBytes::new(text.to_vec()).unwrap();
         let stream = LogStream::Stdout;
-        self.send(FromMiner::MusterJobLog(Box::new(JobLog {
+        self.send(MinerToValidator::MusterJobLog(Box::new(JobLog {
             job_uuid,
             stream,
             offset,
@@ -346,7 +354,7 @@ impl Session {
     /// Sends the program's progress.
     pub(crate) async fn runs_for(&mut self, job_uuid: AttemptId, done: u64) {
         let of = ProgressOf::Execution;
-        self.send(FromMiner::MusterJobProgress(JobProgress {
+        self.send(MinerToValidator::MusterJobProgress(JobProgress {
             job_uuid,
             of,
             done,
@@ -358,7 +366,7 @@ impl Session {
 
     /// Takes a cancellation; returns its reason.
     pub(crate) async fn cancelled(&mut self, job_uuid: AttemptId) -> String {
-        let ToMiner::MusterCancelJob(cancel) = self.past_receipts().await else {
+        let ValidatorToMiner::MusterCancelJob(cancel) = self.past_receipts().await else {
             panic!("a cancellation was due")
         };
         assert_eq!(cancel.job_uuid, job_uuid);
@@ -366,7 +374,7 @@ impl Session {
     }
 
     pub(crate) async fn job_failed(&mut self, job_uuid: AttemptId) {
-        self.send(FromMiner::V0JobFailedRequest(JobFailed {
+        self.send(MinerToValidator::V0JobFailedRequest(JobFailed {
             job_uuid,
             message: "exit code 3".to_owned(),
             reason: JobFailureReason::NonzeroReturnCode,
@@ -391,7 +399,7 @@ impl Session {
         reason: HordeFailureReason,
         context: Option<serde_json::Value>,
     ) {
-        self.send(FromMiner::V0HordeFailedRequest(HordeFailed {
+        self.send(MinerToValidator::V0HordeFailedRequest(HordeFailed {
             job_uuid,
             reported_by: ParticipantType::Executor,
             message: "the engine died".to_owned(),

@@ -1,6 +1,6 @@
 //! A miner that runs one job on its own and remembers it over reconnections.
 
-use muster_protocol::wire::miner::ToMiner;
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{AttemptId, ReceiptPayload};
 
 use super::Session;
@@ -16,9 +16,9 @@ pub(crate) struct MinerMemory {
 
 impl Session {
     /// Handles one message as a miner does that has one executor and keeps its state over reconnections.
-    pub(crate) async fn follow(&mut self, message: ToMiner, memory: &mut MinerMemory) {
+    pub(crate) async fn follow(&mut self, message: ValidatorToMiner, memory: &mut MinerMemory) {
         match message {
-            ToMiner::V0InitialJobRequest(offer) => {
+            ValidatorToMiner::V0InitialJobRequest(offer) => {
                 let id = offer.job_uuid;
                 self.countersign(
                     ReceiptPayload::Started(offer.job_started_receipt_payload),
@@ -28,7 +28,7 @@ impl Session {
                 memory.accepted = Some(id);
                 self.accept_job(id).await;
             }
-            ToMiner::V0JobAcceptedReceiptRequest(request) => {
+            ValidatorToMiner::V0JobAcceptedReceiptRequest(request) => {
                 let id = request.payload.job_uuid;
                 self.countersign(ReceiptPayload::Accepted(request.payload), request.signature)
                     .await;
@@ -36,30 +36,26 @@ impl Session {
                     self.executor_ready(id).await;
                 }
             }
-            ToMiner::V0JobRequest(job) => {
+            ValidatorToMiner::V0JobRequest(job) => {
                 if !memory.done {
                     memory.runs += 1;
                     memory.done = true;
                 }
                 self.complete(job.job_uuid).await;
             }
-            ToMiner::V0JobFinishedReceiptRequest(request) => {
+            ValidatorToMiner::V0JobFinishedReceiptRequest(request) => {
                 self.countersign(ReceiptPayload::Finished(request.payload), request.signature)
                     .await;
             }
             // The whitelist belongs to no job.
-            ToMiner::MusterWhitelist(_) | ToMiner::MusterFetchImage(_) => {}
-            other @ (ToMiner::ValidatorAuthForMiner(_)
-            | ToMiner::V0MainHotkeyMessage(_)
-            | ToMiner::GenericError(_)
-            | ToMiner::MusterCancelJob(_)
-            | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterSessionSealed(_)
-            | ToMiner::MusterLeaseHeld(_)
-            | ToMiner::MusterEndStored(_)
-            | ToMiner::MusterCheckpointKept(_)
-            | ToMiner::MusterDrain(_)
-            | ToMiner::MusterAudit(_)) => panic!("not expected here: {other:?}"),
+            ValidatorToMiner::MusterWhitelist(_) => {}
+            other @ (ValidatorToMiner::ValidatorAuthForMiner(_)
+            | ValidatorToMiner::V0MainHotkeyMessage(_)
+            | ValidatorToMiner::GenericError(_)
+            | ValidatorToMiner::MusterCancelJob(_)
+            | ValidatorToMiner::MusterCheckpointKept(_)
+            | ValidatorToMiner::MusterDrain(_)
+            | ValidatorToMiner::MusterAudit(_)) => panic!("not expected here: {other:?}"),
         }
     }
 
