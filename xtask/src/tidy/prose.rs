@@ -28,6 +28,8 @@ const OPENERS: &[&str] = &[
     "With whom",
     "At what",
     "That which",
+    "That of",
+    "Those who",
 ];
 /// Lines of prose are at most this long; tables, links and code are exempt.
 const COLUMNS: usize = 120;
@@ -45,7 +47,7 @@ struct Passage {
     text: String,
 }
 
-/// Sentences whose subject is a relative clause, in comments, texts and pages.
+/// Sentences whose subject is a relative clause, in comments, texts, pages and the names of functions.
 pub(super) fn riddles(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.files().filter(|(path, _)| is_prose(path)) {
@@ -55,6 +57,7 @@ pub(super) fn riddles(tree: &Tree) -> Vec<Finding> {
             let mut found = comment_passages(text, comment_marks(path));
             if path.ends_with(".rs") {
                 found.extend(string_passages(text));
+                found.extend(title_passages(text));
             }
             found
         };
@@ -234,6 +237,25 @@ fn string_passages(text: &str) -> Vec<Passage> {
         .collect()
 }
 
+/// Names of functions of at least three words, most of them titles of tests.
+fn title_passages(text: &str) -> Vec<Passage> {
+    (1..)
+        .zip(text.lines())
+        .filter_map(|(number, line)| {
+            let line = line.trim_start();
+            let (before, after) = line.split_once("fn ")?;
+            let is_definition = before.split_whitespace().all(|word| {
+                matches!(word, "async" | "const" | "extern" | "unsafe") || word.starts_with("pub")
+            });
+            let name = after.split(['(', '<']).next()?;
+            (is_definition && name.matches('_').count() > 1).then(|| Passage {
+                line: number,
+                text: capitalised(&name.replace('_', " ")),
+            })
+        })
+        .collect()
+}
+
 /// Error texts begin in lower case; their first word is judged as the first of a sentence.
 fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
@@ -310,6 +332,14 @@ mod tests {
         );
         assert_eq!(found("a.toml", "# Whoever asks.\n").len(), 1);
         assert_eq!(found("a.rs", "let a = \"what is signed differs\";\n").len(), 1);
+    }
+
+    #[test]
+    fn a_title_whose_subject_is_a_relative_clause_fails() {
+        let count = |text: &str| found("a.rs", text).len();
+        assert_eq!(count("    pub(crate) async fn what_was_sent_is_read() {}\n"), 1);
+        assert_eq!(count("fn those_who_left_are_forgotten<T>() {}\n"), 1);
+        assert_eq!(count("fn whole_files_are_read() {}\nfn who_is() {}\n// fn what_is_here_goes\n"), 0);
     }
 
     #[test]
