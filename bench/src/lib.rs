@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-pub mod door_server;
+pub mod facilitator_server;
 pub mod plot;
 pub mod process;
 mod publish;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_audit_witness::Witness;
+use muster_audit_check::AuditCheck;
 use muster_chain::{ChainClient, ChainError, ChainTimeouts, Metagraph, Netuid};
 use muster_identity::Keypair;
 use muster_process::backoff::random_jitter;
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lease_table::Event;
 use crate::operator::OperatorBoard;
+use crate::published_grades::GradeReader;
 use crate::queues::Inbox;
-use crate::stated_grades::GradeReader;
 use crate::validator_shares::shares::ValidatorStakes;
 
 /// The least time between two statements of the executors on the chain.
@@ -61,7 +61,7 @@ pub struct ChainFollower {
     /// The source of time for waits between tries.
     pub clock: SharedClock,
     /// Is told the newest block; `None` if this miner compares nothing.
-    pub(crate) witness: Option<Witness>,
+    pub(crate) audit_check: Option<AuditCheck>,
     /// Reads what validators state about this miner, for the board of its operator; `None` if nobody looks at it.
     pub(crate) grades: Option<(GradeReader, Arc<OperatorBoard>)>,
 }
@@ -160,8 +160,8 @@ impl ChainFollower {
     }
 
     fn take(&self, metagraph: &Metagraph) {
-        if let Some(witness) = &self.witness {
-            witness.see_block(metagraph.block.0);
+        if let Some(audit_check) = &self.audit_check {
+            audit_check.see_block(metagraph.block.0);
         }
         if metagraph.find(&self.key.hotkey()).is_none() {
             tracing::warn!(miner = %MinerKey(self.key.hotkey()), netuid = %self.netuid, "this miner is not registered");

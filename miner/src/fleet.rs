@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn standing_executors_first_then_our_own_then_whoever_is_free_first() {
+    async fn persistent_executors_first_then_our_own_then_whoever_is_free_first() {
         let (pool, fleet) = fleet(1);
         let (_seat, mut orders) = pool.join("box", CLASS, 1, 0, FeatureSet::ours());
         assert_eq!(pool.capacity().all, Manifest::new([(CLASS, 1)]));

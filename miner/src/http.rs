@@ -57,7 +57,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let clock = Arc::clone(&context.clock);
-    let door = HttpState {
+    let state = HttpState {
         context,
         tasks: tasks.clone(),
         refuses_plain: port.refuses_plain,
@@ -66,13 +66,13 @@ pub async fn serve(
         .route("/v0.1/validator_interface/{validator}", get(validator))
         .route("/v0.1/executor_interface/{token}", get(executor))
         .route("/v0/reattach", get(returning_executor))
-        .layer(middleware::from_fn_with_state(door.clone(), refuse_plain));
+        .layer(middleware::from_fn_with_state(state.clone(), refuse_plain));
     // Public and signed pages may be read without TLS.
     let router = sockets
         .route("/receipts/{page}", get(receipts))
         .route("/version", get(version))
         .route("/health", get(health))
-        .with_state(door);
+        .with_state(state);
     let service_for = with_peer(TowerToHyperService::new(router), ConnectInfo::<SocketAddr>);
     let server = Server::new("http", &port.settings, tasks, clock, stop).with_tls(port.tls);
     server::serve(server, listener, service_for).await;
@@ -80,7 +80,7 @@ pub async fn serve(
 
 /// Refuses websockets without TLS where the operator wants that. Executors on this machine may do without.
 async fn refuse_plain(
-    State(door): State<HttpState>,
+    State(state): State<HttpState>,
     Extension(IsEncrypted(is_encrypted)): Extension<IsEncrypted>,
     Extension(ClientAddress(client)): Extension<ClientAddress>,
     request: Request,
@@ -88,7 +88,7 @@ async fn refuse_plain(
 ) -> Response {
     let is_here =
         client.to_canonical().is_loopback() && !request.uri().path().contains("validator_interface");
-    if is_encrypted || is_here || !door.refuses_plain {
+    if is_encrypted || is_here || !state.refuses_plain {
         return next.run(request).await;
     }
     let text =
@@ -97,49 +97,49 @@ async fn refuse_plain(
 }
 
 async fn validator(
-    State(door): State<HttpState>,
+    State(state): State<HttpState>,
     Path(claimed): Path<String>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     Extension(client): Extension<ClientAddress>,
     request: Request,
 ) -> Response {
-    let context = Arc::clone(&door.context);
+    let context = Arc::clone(&state.context);
     let limits = context.limits;
     let on_socket = move |socket| validator_session::serve(socket, claimed, context);
-    upgrade(request, client.at_port_of(peer), &limits, &door.tasks, on_socket).map(Body::new)
+    upgrade(request, client.at_port_of(peer), &limits, &state.tasks, on_socket).map(Body::new)
 }
 
 async fn executor(
-    State(door): State<HttpState>,
+    State(state): State<HttpState>,
     Path(token): Path<String>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     Extension(client): Extension<ClientAddress>,
     request: Request,
 ) -> Response {
-    let context = Arc::clone(&door.context);
+    let context = Arc::clone(&state.context);
     let limits = context.limits;
     let on_socket = move |socket| executor_session::serve(socket, token, context);
-    upgrade(request, client.at_port_of(peer), &limits, &door.tasks, on_socket).map(Body::new)
+    upgrade(request, client.at_port_of(peer), &limits, &state.tasks, on_socket).map(Body::new)
 }
 
 async fn returning_executor(
-    State(door): State<HttpState>,
+    State(state): State<HttpState>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     Extension(client): Extension<ClientAddress>,
     request: Request,
 ) -> Response {
-    let context = Arc::clone(&door.context);
+    let context = Arc::clone(&state.context);
     let limits = context.limits;
     let on_socket = move |socket| executor_session::serve_returning(socket, context);
-    upgrade(request, client.at_port_of(peer), &limits, &door.tasks, on_socket).map(Body::new)
+    upgrade(request, client.at_port_of(peer), &limits, &state.tasks, on_socket).map(Body::new)
 }
 
-async fn receipts(State(door): State<HttpState>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+async fn receipts(State(state): State<HttpState>, Path(name): Path<String>, headers: HeaderMap) -> Response {
     let Some(page) = parse_page_name(&name) else {
         return StatusCode::NOT_FOUND.into_response();
     };
     let range = headers.get(RANGE).and_then(|range| range.to_str().ok());
-    let PageContent { range, size, bytes } = match door.context.pages.open_range(page, range).await {
+    let PageContent { range, size, bytes } = match state.context.pages.open_range(page, range).await {
         Ok(Some(content)) => content,
         Ok(None) => return StatusCode::NOT_FOUND.into_response(),
         Err(error) => {
@@ -176,8 +176,8 @@ async fn version() -> Response {
     Json(json!({"miner_version": version, "runner_version": version})).into_response()
 }
 
-async fn health(State(door): State<HttpState>) -> Response {
-    let gauge = &door.context.gauge;
+async fn health(State(state): State<HttpState>) -> Response {
+    let gauge = &state.context.gauge;
     let health = json!({
         "status": "ok",
         "features": FeatureSet::ours(),

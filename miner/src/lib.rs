@@ -24,10 +24,10 @@ pub mod machine_board;
 mod metrics;
 pub mod operator;
 pub mod persistent;
+mod published_grades;
 pub mod queues;
 pub mod receipt_pages;
 pub mod state;
-mod stated_grades;
 pub mod store;
 #[cfg(test)]
 mod testing;
@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use muster_audit_witness::Witness;
+use muster_audit_check::AuditCheck;
 use muster_enrollment::{ExecutorRegistry, RegistryError};
 use muster_http::addresses::{AddressRules, RuleError};
 use muster_identity::Keypair;
@@ -68,10 +68,10 @@ use crate::lease_table::{FetchRules, LeaseRules, LeaseTable};
 use crate::manager::{Commands, ExecutorManager, LocalProcesses, Provisioner};
 use crate::operator::{OperatorBoard, OperatorSources};
 use crate::persistent::{ExecutorPool, PersistentServer};
+use crate::published_grades::GradeReader;
 use crate::queues::inbox;
 use crate::receipt_pages::{PageError, Pages, oldest_page};
 use crate::state::{LeaseGauge, MinerState, SessionLimiter};
-use crate::stated_grades::GradeReader;
 use crate::store::Store;
 use crate::validator_shares::shares::ShareRules;
 use crate::validator_shares::unpaid::UnpaidRules;
@@ -214,9 +214,9 @@ pub async fn run_with(
     );
     let gauge = Arc::new(LeaseGauge::default());
     let me = MinerKey(key.hotkey());
-    let witness = store
-        .witness()
-        .map(|kept| Witness::new(kept, me, Arc::clone(&clock)));
+    let audit_check = store
+        .audit_check()
+        .map(|kept| AuditCheck::new(kept, me, Arc::clone(&clock)));
     let context = Arc::new(MinerState {
         main_hotkey: config.main_hotkey.unwrap_or(key.hotkey()),
         key,
@@ -233,7 +233,7 @@ pub async fn run_with(
         seats: SessionLimiter::default(),
         strangers: ConnectionCounts::new(UNAUTHENTICATED),
         gauge: Arc::clone(&gauge),
-        witness,
+        audit_check,
         board: Arc::clone(&board),
         next: AtomicU64::new(0),
     });
@@ -368,7 +368,7 @@ fn follow_chain(
         served: context.served.clone(),
         inbox: context.inbox.clone(),
         clock: Arc::clone(&context.clock),
-        witness: context.witness.clone(),
+        audit_check: context.audit_check.clone(),
         grades,
     };
     tasks.spawn("chain", follower.run(tasks.token()));

@@ -49,9 +49,9 @@ pub(crate) fn count_effects(effects: &[Effect]) {
 fn counted(effect: &Effect) -> Option<Counted> {
     match effect {
         Effect::Write(LeaseWrite::Opened { .. }) => Some(Counted::Opened),
-        Effect::Write(LeaseWrite::Ended {
-            standing, history, ..
-        }) => Some(Counted::Ended(end_of(*standing, history))),
+        Effect::Write(LeaseWrite::Ended { status, history, .. }) => {
+            Some(Counted::Ended(end_of(*status, history)))
+        }
         Effect::Write(LeaseWrite::Receipt(receipt)) => Some(Counted::Receipt(receipt.payload.kind())),
         Effect::Write(LeaseWrite::Held { .. } | LeaseWrite::Settled(_) | LeaseWrite::Forgotten(_)) => None,
         Effect::Tell { message, .. } => {
@@ -74,9 +74,9 @@ fn counted(effect: &Effect) -> Option<Counted> {
 }
 
 /// How a lease ended, from the last message of its history.
-pub(crate) fn end_of(standing: LeaseStatus, history: &[MinerToValidator]) -> &'static str {
+pub(crate) fn end_of(status: LeaseStatus, history: &[MinerToValidator]) -> &'static str {
     let last = history.last();
-    if standing == LeaseStatus::Cancelled {
+    if status == LeaseStatus::Cancelled {
         "cancelled"
     } else if matches!(last, Some(MinerToValidator::V0JobFinishedRequest(_))) {
         "finished"
@@ -173,10 +173,10 @@ mod tests {
             muster_protocol::HordeFailureReason::ExecutorDisconnected,
             "gone".to_owned(),
         );
-        let ended = |standing, history| {
+        let ended = |status, history| {
             counted(&Effect::Write(LeaseWrite::Ended {
                 attempt: attempt(),
-                standing,
+                status,
                 history,
                 at: Timestamp::from_secs(1),
             }))

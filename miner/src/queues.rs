@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_live_never_fills_an_outbox() {
+    fn live_frames_never_fill_an_outbox() {
         let (outbox, mut outgoings) = outbox();
         let frame = || Outgoing::Frame("x".into());
         for _ in 0..CAPACITY {

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whatever_the_files_hold_the_pages_are_the_stores() {
+    async fn receipt_pages_equal_the_store_whatever_their_files_hold() {
         let mut random = Random(2);
         let now = Timestamp::from_secs(1_767_225_600);
         let newest = page_of(now);

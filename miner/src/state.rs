@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use muster_audit_witness::Witness;
+use muster_audit_check::AuditCheck;
 use muster_identity::Keypair;
 use muster_process::SharedClock;
 use muster_process::connections::ConnectionCounts;
@@ -103,7 +103,7 @@ pub struct MinerState {
     /// The open leases.
     pub gauge: Arc<LeaseGauge>,
     /// Compares validators' spot checks with what this miner knows; `None` for a store in memory.
-    pub witness: Option<Witness>,
+    pub audit_check: Option<AuditCheck>,
     /// The board that the operator is shown.
     pub board: Arc<OperatorBoard>,
     /// The next connection's number.
@@ -118,8 +118,8 @@ impl MinerState {
 
     /// Keeps what an executor tells of the proofs that its session has signed. Without it less is compared.
     pub(crate) async fn note_proofs(&self, told: &SessionProofs) {
-        if let Some(witness) = &self.witness
-            && let Err(error) = witness.note_proofs(told).await
+        if let Some(audit_check) = &self.audit_check
+            && let Err(error) = audit_check.note_proofs(told).await
         {
             tracing::warn!(error = %Causes(&error), "the proofs of a session are not kept");
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_audit_witness::WitnessConversation;
+use muster_audit_check::AuditCheckConversation;
 use muster_identity::{FrameSignature, Keypair, countersign, open_credentials, verify_frame, verify_offered};
 use muster_process::error::Causes;
 use muster_protocol::receipt::OfferedReceipt;
@@ -97,9 +97,9 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<MinerState>) {
         validator,
         sender: sender.clone(),
         audits: context
-            .witness
+            .audit_check
             .as_ref()
-            .map(|witness| Mutex::new(witness.converse(validator))),
+            .map(|audit_check| Mutex::new(audit_check.converse(validator))),
         context: &context,
     };
     tokio::select! {
@@ -186,7 +186,7 @@ struct Reader<'a> {
     validator: ValidatorKey,
     sender: Sender<ValidatorPeer>,
     /// Hears the validator's notices about spot checks; `None` if this miner compares nothing.
-    audits: Option<Mutex<WitnessConversation>>,
+    audits: Option<Mutex<AuditCheckConversation>>,
     context: &'a MinerState,
 }
 

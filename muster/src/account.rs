@@ -16,7 +16,7 @@ use crate::failure::{Failure, Result};
 pub(crate) async fn run(command: Account, clock: SharedClock) -> Result<ExitCode> {
     match command {
         Account::Show(args) => {
-            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+            let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
             let view = client.account().await.map_err(client_failure)?;
             if args.json {
                 print::line(format_args!("{}", serde_json::to_string(&view)?));
@@ -25,7 +25,7 @@ pub(crate) async fn run(command: Account, clock: SharedClock) -> Result<ExitCode
             }
         }
         Account::Delete(args) => {
-            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+            let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
             let view = client.account().await.map_err(client_failure)?;
             let typed = match args.confirm {
                 Some(typed) => typed,

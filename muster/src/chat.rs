@@ -40,7 +40,7 @@ pub(crate) struct ChatAnswer {
 
 /// Runs the command.
 pub(crate) async fn run(args: Chat, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?
+    let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
     let model = match &args.model {

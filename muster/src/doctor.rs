@@ -68,8 +68,8 @@ pub(crate) async fn run(args: Doctor, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<MachineFacts> {
-    let subnet = LocalSubnet::read(&args.door.dir)?;
-    let target = facilitator_access::resolve(&args.door);
+    let subnet = LocalSubnet::read(&args.access.dir)?;
+    let target = facilitator_access::resolve(&args.access);
     let (url, login) = match &target {
         Ok(target) => {
             let whom = match &target.credential {
@@ -86,7 +86,7 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
         }
         Err(failure) => {
             let error = Some(failure.to_string());
-            (args.door.facilitator.clone(), LoginFacts { whom: None, error })
+            (args.access.facilitator.clone(), LoginFacts { whom: None, error })
         }
     };
     let config = match args.config.as_deref() {

@@ -29,7 +29,7 @@ pub(crate) async fn run(command: Files, clock: SharedClock) -> Result<ExitCode> 
 }
 
 async fn put(args: FilesPut, clock: SharedClock) -> Result {
-    let client = facilitator_access::resolve(&args.door)?
+    let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
     let own = args
@@ -69,7 +69,7 @@ async fn put(args: FilesPut, clock: SharedClock) -> Result {
 }
 
 async fn ls(args: FilesLs, clock: SharedClock) -> Result {
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let wanted = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let mut files = Vec::new();
     for page in 1.. {
@@ -111,7 +111,7 @@ fn state(file: &FileView) -> String {
 }
 
 async fn show(args: FileId, clock: SharedClock) -> Result {
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let file = client.file(&args.id).await.map_err(client_failure)?;
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(&file)?));
@@ -132,7 +132,7 @@ async fn show(args: FileId, clock: SharedClock) -> Result {
 }
 
 async fn get(args: FilesGet, clock: SharedClock) -> Result {
-    let client = facilitator_access::resolve(&args.door)?
+    let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
     let file = client.file(&args.id).await.map_err(client_failure)?;
@@ -159,7 +159,7 @@ async fn get(args: FilesGet, clock: SharedClock) -> Result {
 }
 
 async fn rm(args: FileId, clock: SharedClock) -> Result {
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     client.delete_file(&args.id).await.map_err(client_failure)?;
     if args.json {
         print::line(format_args!("{}", json!({"deleted": args.id})));

@@ -48,11 +48,11 @@ pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCod
         if key.trim().is_empty() {
             return Err(Failure::usage("standard input holds no key"));
         }
-        args.door.api_key = Some(key.trim().to_owned());
-        args.door.wallet.wallet = None;
-        args.door.wallet.wallets = None;
+        args.access.api_key = Some(key.trim().to_owned());
+        args.access.wallet.wallet = None;
+        args.access.wallet.wallets = None;
     }
-    let target = facilitator_access::resolve(&args.door)?;
+    let target = facilitator_access::resolve(&args.access)?;
     let client = target.connect(clock).await?;
     // A hotkey has logged in by now; a key is shown with the first request.
     if let Err(error) = client.jobs(1, 1).await {
@@ -92,7 +92,7 @@ pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCod
 
 /// Prints a link that signs a browser in. Nothing is remembered.
 async fn print_web_link(args: &Login, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let link = client.create_web_link().await.map_err(client_failure)?;
     if args.json {
         print::line(format_args!("{}", serde_json::to_string(&link)?));
@@ -129,7 +129,7 @@ fn remember(target: &FacilitatorAccess) -> SavedLogin {
 pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> {
     match command {
         Keys::New(args) => {
-            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+            let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
             let new = CreateKey {
                 name: args.name,
                 account: args.account,
@@ -159,7 +159,7 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
             }
         }
         Keys::Ls(args) => {
-            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+            let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
             let keys = client.keys().await.map_err(client_failure)?;
             if args.json {
                 print::line(format_args!("{}", serde_json::to_string(&keys)?));
@@ -181,7 +181,7 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
             }
         }
         Keys::Rm(args) => {
-            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+            let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
             client.revoke_key(&args.id).await.map_err(client_failure)?;
             if args.json {
                 print::line(format_args!("{}", json!({"revoked": args.id})));

@@ -12,7 +12,7 @@ use crate::failure::Result;
 
 /// Runs `muster miner show`.
 pub(crate) async fn show(args: MinerShow, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?
+    let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
     let view = match client.miner(args.miner).await {

@@ -35,7 +35,7 @@ async fn report(args: ProofReport, clock: SharedClock) -> Result<ExitCode> {
     let body = record
         .report(!args.without_words, args.details)
         .with_context(|| format!("{} has no proof of an answer", args.file.display()))?;
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let told = client.report_answer(&body).await.map_err(client_failure)?;
     print::line(format_args!(
         "{}: `muster proof check {}` shows what it leads to",
@@ -49,7 +49,7 @@ async fn report(args: ProofReport, clock: SharedClock) -> Result<ExitCode> {
 async fn check(args: ProofCheck, clock: SharedClock) -> Result<ExitCode> {
     let report = read_record(&args.file)?.report(false, None);
     let report = report.with_context(|| format!("{} has no proof of an answer", args.file.display()))?;
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let check = client
         .answer_check(report.job_uuid)
         .await

@@ -11,11 +11,11 @@ use crate::failure::Result;
 
 /// Runs `muster subnet`.
 pub(crate) async fn run(args: Subnet, clock: SharedClock) -> Result<ExitCode> {
-    let access = facilitator_access::resolve(&args.door)?;
+    let access = facilitator_access::resolve(&args.access)?;
     let client = access.connect(clock.clone()).await?;
     let mut capacity = client.subnet().await.map_err(client_failure)?;
     // A validator that the user names is the only one that matters; the one of a login is marked.
-    if let Some(named) = args.door.validator {
+    if let Some(named) = args.access.validator {
         capacity.results.retain(|offers| offers.validator == named);
     }
     if let Some(class) = args.class {

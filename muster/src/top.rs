@@ -31,7 +31,7 @@ pub(crate) async fn run(args: Top, tasks: Tasks, clock: SharedClock) -> Result<E
 
 /// The source that the options name: the local subnet's, if they name no address.
 async fn open(args: Top, clock: &SharedClock) -> Result<StatusSource> {
-    let subnet = LocalSubnet::read(&args.door.dir)?;
+    let subnet = LocalSubnet::read(&args.access.dir)?;
     match args.watched {
         Watched::Validator => {
             let local = subnet.as_ref().map(|subnet| subnet.validator_status);
@@ -49,13 +49,13 @@ async fn open(args: Top, clock: &SharedClock) -> Result<StatusSource> {
                 .ok_or_else(|| no_address("miner", "operator.bind"))?;
             let token: Option<PathBuf> = match (args.token_file, args.at) {
                 (Some(file), _) => Some(file),
-                (None, None) => Some(Layout::create(&args.door.dir)?.miner_token("miner")),
+                (None, None) => Some(Layout::create(&args.access.dir)?.miner_token("miner")),
                 (None, Some(_)) => None,
             };
             Ok(StatusSource::Miner(role(address, token.as_deref())?))
         }
         Watched::Jobs => {
-            let access = facilitator_access::resolve(&args.door)?;
+            let access = facilitator_access::resolve(&args.access)?;
             let client = access.connect(SharedClock::clone(clock)).await?;
             let account = client.account().await.map_err(client_failure)?.account;
             Ok(StatusSource::User {

@@ -15,7 +15,7 @@ use crate::failure::Result;
 pub(crate) async fn run(command: Webhook, clock: SharedClock) -> Result<ExitCode> {
     match command {
         Webhook::Set(args) => {
-            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+            let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
             let wanted = SetWebhook {
                 url: args.url,
                 new_secret: args.new_secret,
@@ -37,7 +37,7 @@ pub(crate) async fn run(command: Webhook, clock: SharedClock) -> Result<ExitCode
             }
         }
         Webhook::Show(args) => {
-            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+            let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
             let webhook = find(&client).await?;
             if args.json {
                 print::line(format_args!("{}", serde_json::to_string_pretty(&webhook)?));
@@ -50,7 +50,7 @@ pub(crate) async fn run(command: Webhook, clock: SharedClock) -> Result<ExitCode
             }
         }
         Webhook::Rm(args) => {
-            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+            let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
             client.remove_webhook().await.map_err(client_failure)?;
             print::problem(format_args!(
                 "removed; messages that were not delivered yet are given up"

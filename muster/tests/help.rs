@@ -89,7 +89,7 @@ fn every_command_explains_itself() {
 }
 
 #[test]
-fn what_a_program_reads_is_offered_by_every_command_that_says_something() {
+fn every_command_with_output_offers_json() {
     for command in commands() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         // A report prints one sentence; `job check` is where a program reads what came of it.

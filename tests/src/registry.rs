@@ -191,7 +191,7 @@ impl SlowDoor {
                 filled.add_permits(per_beat);
             }
         });
-        tasks.spawn("slow door", async move {
+        tasks.spawn("slow relay", async move {
             while let Ok((near, _)) = listener.accept().await {
                 let line = Arc::clone(&line);
                 spawner.spawn("slow connection", async move {
@@ -231,13 +231,13 @@ impl Drop for SlowDoor {
     }
 }
 
-/// Bytes of an answer that pass a held door: enough for a manifest, too few for an image.
+/// Bytes of an answer that pass a held relay: enough for a manifest, too few for an image.
 const FREE_BYTES: usize = 64 * 1024;
 
 /// An address at which a registry answers small requests and keeps the rest of larger answers back until it is
 /// released, or until this value is dropped.
 #[derive(Debug)]
-pub struct HeldDoor {
+pub struct HeldRelay {
     address: SocketAddr,
     to: SocketAddr,
     released: watch::Sender<bool>,
@@ -245,24 +245,24 @@ pub struct HeldDoor {
     tasks: Tasks,
 }
 
-impl HeldDoor {
+impl HeldRelay {
     /// Passes connections that come to `listener` on to `to`.
     ///
     /// # Errors
     /// The listener cannot be used.
     pub fn relay(listener: std::net::TcpListener, to: SocketAddr) -> Result<Self> {
-        let door = Self {
+        let relay = Self {
             address: listener.local_addr()?,
             to,
             released: watch::Sender::new(false),
             held: Arc::new(AtomicUsize::new(0)),
             tasks: Tasks::new(),
         };
-        door.open_again(listener)?;
-        Ok(door)
+        relay.open_again(listener)?;
+        Ok(relay)
     }
 
-    /// Passes on the connections that come to another listener at the door's address, in another network.
+    /// Passes on the connections that come to another listener at the relay's address, in another network.
     ///
     /// # Errors
     /// The listener cannot be used.
@@ -271,7 +271,7 @@ impl HeldDoor {
         let listener = TcpListener::from_std(listener)?;
         let (to, gate) = (self.to, self.released.subscribe());
         let (spawner, counter) = (self.tasks.clone(), Arc::clone(&self.held));
-        self.tasks.spawn("held door", async move {
+        self.tasks.spawn("held relay", async move {
             while let Ok((near, _)) = listener.accept().await {
                 let (gate, counter) = (gate.clone(), Arc::clone(&counter));
                 spawner.spawn("held connection", async move {
@@ -299,7 +299,7 @@ impl HeldDoor {
     }
 }
 
-impl Drop for HeldDoor {
+impl Drop for HeldRelay {
     fn drop(&mut self) {
         self.tasks.shutdown();
     }
@@ -327,7 +327,7 @@ async fn hold_answers(
             if passed > FREE_BYTES && !is_held {
                 is_held = true;
                 held.fetch_add(1, Ordering::SeqCst);
-                // The sender is gone only with the door.
+                // The sender is gone only with the relay.
                 let _ = gate.wait_for(|released| *released).await;
             }
             near_write

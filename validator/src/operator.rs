@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use muster_http::server::{self, Server, TowerToHyperService};
 use muster_operator_pages::gate::OperatorGate;
-use muster_operator_pages::validator_door::ValidatorPages;
+use muster_operator_pages::validator_router::ValidatorPages;
 use muster_process::operator_token::OperatorToken;
 use tokio::net::TcpListener;
 

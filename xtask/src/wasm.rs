@@ -9,9 +9,9 @@ use crate::workspace::Workspace;
 use anyhow::{Context, ensure};
 
 /// The module, as pages load it.
-pub(crate) const MODULE: &str = "crates/users/page-frame/assets/proof.wasm";
+pub(crate) const MODULE: &str = "crates/users/page-layout/assets/proof.wasm";
 /// The sources that the module was made of, each with its digest.
-pub(crate) const SOURCES_DIGEST: &str = "crates/users/page-frame/assets/proof.wasm.sources";
+pub(crate) const SOURCES_DIGEST: &str = "crates/users/page-layout/assets/proof.wasm.sources";
 /// The crate of the module.
 pub(crate) const PACKAGE: &str = "muster-proof-module";
 const TARGET: &str = "wasm32-unknown-unknown";

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use muster_bench::door_server::{self, DoorServer, clocked};
+use muster_bench::facilitator_server::{self, FacilitatorServer, clocked};
 use muster_bench::{Direction, Report, Row, Turns};
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::account_api::WebLink;
@@ -23,7 +23,7 @@ const WATCHERS: u64 = 1_000;
 const PAGE: u64 = 25;
 
 fn main() -> anyhow::Result<()> {
-    door_server::run(measure)
+    facilitator_server::run(measure)
 }
 
 async fn measure() -> anyhow::Result<()> {
@@ -31,12 +31,12 @@ async fn measure() -> anyhow::Result<()> {
     let watchers = usize::try_from(number("MUSTER_BENCH_WATCHERS").unwrap_or(WATCHERS))?;
     let folder = tempfile::tempdir()?;
     let mut report = Report::default();
-    let door = start(folder.path(), "list").await?;
-    door.seed(listed).await?;
-    let browser = SignedInBrowser::open(&door).await?;
-    report.rows.push(browser.weigh(&door).await?);
-    report.rows.push(browser.list(&door, listed).await?);
-    drop(door);
+    let server = start(folder.path(), "list").await?;
+    server.seed(listed).await?;
+    let browser = SignedInBrowser::open(&server).await?;
+    report.rows.push(browser.weigh(&server).await?);
+    report.rows.push(browser.list(&server, listed).await?);
+    drop(server);
     report.rows.extend(watch(folder.path(), watchers).await?);
     report.notes = vec![
         format!(
@@ -44,7 +44,7 @@ async fn measure() -> anyhow::Result<()> {
         ),
         format!(
             "watchers: each loads the job's page and opens its events, on a connection of its own; the first peer opens the same events of the \
-             API and nothing else, as `bench door` does, and the second reads the job by the API before; {MEMORY_ROUNDS} rounds, each \
+             API and nothing else, as `bench facilitator` does, and the second reads the job by the API before; {MEMORY_ROUNDS} rounds, each \
              with a fresh process for each side"
         ),
     ];
@@ -55,9 +55,9 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-async fn start(folder: &Path, name: &str) -> anyhow::Result<DoorServer> {
+async fn start(folder: &Path, name: &str) -> anyhow::Result<FacilitatorServer> {
     let store = format!("sqlite:{}", folder.join(format!("{name}.db")).display());
-    DoorServer::start(folder, name, &store).await
+    FacilitatorServer::start(folder, name, &store).await
 }
 
 /// A browser with a session.
@@ -67,9 +67,9 @@ struct SignedInBrowser {
 
 impl SignedInBrowser {
     /// Signs in with a link, as `muster login --web` and a press of the button do.
-    async fn open(door: &DoorServer) -> anyhow::Result<Self> {
+    async fn open(server: &FacilitatorServer) -> anyhow::Result<Self> {
         let http = Client::builder().redirect(Policy::none()).build()?;
-        let drawn = door
+        let drawn = server
             .asked(&http, Method::POST, "/api/v1/web-links/")
             .send()
             .await?;
@@ -83,7 +83,7 @@ impl SignedInBrowser {
             .context("the form has no token")?;
         let token = rest.split('"').next().unwrap_or_default();
         let answer = http
-            .post(door.url("/sign-in/link"))
+            .post(server.url("/sign-in/link"))
             .header(COOKIE, visit)
             .header("content-type", "application/x-www-form-urlencoded")
             .body(format!("form_token={token}&link={secret}"))
@@ -102,13 +102,13 @@ impl SignedInBrowser {
     }
 
     /// The bytes of the first load: the overview, and all that it names, with their headers and uncompressed.
-    async fn weigh(&self, door: &DoorServer) -> anyhow::Result<Row> {
+    async fn weigh(&self, server: &FacilitatorServer) -> anyhow::Result<Row> {
         let http = Client::new();
-        let (mut bytes, text) = read(self.get(&http, door.url("/"))).await?;
+        let (mut bytes, text) = read(self.get(&http, server.url("/"))).await?;
         let mut named = 0;
         for part in text.split("=\"/assets/").skip(1) {
             let name = part.split('"').next().unwrap_or_default();
-            bytes += read(self.get(&http, door.url(&format!("/assets/{name}"))))
+            bytes += read(self.get(&http, server.url(&format!("/assets/{name}"))))
                 .await?
                 .0;
             named += 1;
@@ -119,12 +119,12 @@ impl SignedInBrowser {
     }
 
     /// The time to the first byte of the first page of the list, and of the API's list of the same jobs.
-    async fn list(&self, door: &DoorServer, listed: u64) -> anyhow::Result<Row> {
+    async fn list(&self, server: &FacilitatorServer, listed: u64) -> anyhow::Result<Row> {
         let mut turns = Turns::default();
         for round in 0..=ROUNDS {
-            let page = first_byte(self.get(&Client::new(), door.url("/jobs"))).await?;
+            let page = first_byte(self.get(&Client::new(), server.url("/jobs"))).await?;
             let path = format!("/api/v1/jobs/?page=1&page_size={PAGE}");
-            let api = first_byte(door.asked(&Client::new(), Method::GET, &path)).await?;
+            let api = first_byte(server.asked(&Client::new(), Method::GET, &path)).await?;
             if round > 0 {
                 turns.ours.push(page);
                 turns.peer.push(api);
@@ -141,19 +141,19 @@ impl SignedInBrowser {
 async fn watch(folder: &Path, watchers: usize) -> anyhow::Result<[Row; 2]> {
     let (mut pages, mut events, mut readers) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..MEMORY_ROUNDS {
-        let door = start(folder, &format!("pages-{round}")).await?;
-        create_job(&door).await?;
-        let browser = SignedInBrowser::open(&door).await?;
-        let job = door.newest_job().await?;
-        pages.push(watch_page(&door, &browser, &job, watchers).await?);
-        drop(door);
-        let door = start(folder, &format!("events-{round}")).await?;
-        create_job(&door).await?;
-        events.push(door.watch(watchers).await?);
-        drop(door);
-        let door = start(folder, &format!("readers-{round}")).await?;
-        create_job(&door).await?;
-        readers.push(door.read_and_watch(watchers).await?);
+        let server = start(folder, &format!("pages-{round}")).await?;
+        create_job(&server).await?;
+        let browser = SignedInBrowser::open(&server).await?;
+        let job = server.newest_job().await?;
+        pages.push(watch_page(&server, &browser, &job, watchers).await?);
+        drop(server);
+        let server = start(folder, &format!("events-{round}")).await?;
+        create_job(&server).await?;
+        events.push(server.watch(watchers).await?);
+        drop(server);
+        let server = start(folder, &format!("readers-{round}")).await?;
+        create_job(&server).await?;
+        readers.push(server.read_and_watch(watchers).await?);
     }
     let what = format!("memory of {watchers} watchers of one job's page");
     let row = |name, peer| {
@@ -170,31 +170,31 @@ async fn watch(folder: &Path, watchers: usize) -> anyhow::Result<[Row; 2]> {
 }
 
 /// Creates the job that is watched.
-async fn create_job(door: &DoorServer) -> anyhow::Result<()> {
+async fn create_job(server: &FacilitatorServer) -> anyhow::Result<()> {
     let now = SystemClock::new().now().micros() * 1_000;
-    let answer = door.job_request(&Client::new(), now)?.send().await?;
+    let answer = server.job_request(&Client::new(), now)?.send().await?;
     ensure!(answer.status() == 201, "no job is created: {}", answer.status());
     Ok(())
 }
 
 /// MiB by which the server grows.
 async fn watch_page(
-    door: &DoorServer,
+    server: &FacilitatorServer,
     browser: &SignedInBrowser,
     job: &str,
     watchers: usize,
 ) -> anyhow::Result<f64> {
-    let before = door.server.memory()?;
+    let before = server.server.memory()?;
     let mut open = Vec::new();
     for _ in 0..watchers {
         let http = Client::new();
-        read(browser.get(&http, door.url(&format!("/jobs/{job}")))).await?;
-        let events = browser.get(&http, door.url(&format!("/jobs/{job}/events")));
+        read(browser.get(&http, server.url(&format!("/jobs/{job}")))).await?;
+        let events = browser.get(&http, server.url(&format!("/jobs/{job}/events")));
         let mut answer = events.send().await?.error_for_status()?;
         answer.chunk().await?.context("no event")?;
         open.push(answer);
     }
-    Ok(door.server.memory()? - before)
+    Ok(server.server.memory()? - before)
 }
 
 /// Milliseconds until the head of the answer is there.

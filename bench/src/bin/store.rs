@@ -18,7 +18,7 @@ const AT_ONCE: usize = 64;
 
 /// How a task writes.
 #[derive(Clone)]
-enum CommitWay {
+enum CommitMode {
     Together(Writer),
     Apart(AnyPool),
 }
@@ -55,8 +55,8 @@ fn main() -> anyhow::Result<()> {
         })?;
         let turns = take_turns(
             ROUNDS,
-            || runtime.block_on(rate(&CommitWay::Together(writer.clone()), writes)),
-            || runtime.block_on(rate(&CommitWay::Apart(pool.clone()), writes)),
+            || runtime.block_on(rate(&CommitMode::Together(writer.clone()), writes)),
+            || runtime.block_on(rate(&CommitMode::Apart(pool.clone()), writes)),
         )?;
         let tally = writer.counts();
         notes.push(format!(
@@ -81,7 +81,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Durable rows a second.
-async fn rate(way: &CommitWay, writes: usize) -> anyhow::Result<f64> {
+async fn rate(way: &CommitMode, writes: usize) -> anyhow::Result<f64> {
     let (clock, tasks) = (SystemClock::new(), Tasks::new());
     let began = clock.now();
     let writing: Vec<_> = (0..AT_ONCE)
@@ -102,7 +102,7 @@ async fn rate(way: &CommitWay, writes: usize) -> anyhow::Result<f64> {
     Ok(writes as f64 / clock.now().since(began).as_secs_f64())
 }
 
-impl CommitWay {
+impl CommitMode {
     async fn write(&self) -> anyhow::Result<()> {
         const INSERT: &str = "INSERT INTO bench_rows (id, body) VALUES ($1, $2)";
         let query = sqlx::query(INSERT)

@@ -185,7 +185,7 @@ mod tests {
     /// Sealed by bittensor-drand's `encrypt_at_round(b"weights of a validator", 1000)`, to the public beacon; without
     /// the length before and the round behind it, which that function adds.
     #[test]
-    fn what_the_official_library_sealed_opens() {
+    fn a_payload_sealed_by_the_official_library_is_opened() {
         let sealed = crate::testing::bytes(include_str!("../tests/official.hex"));
         let signature = crate::testing::quicknet_round_1000();
         assert_eq!(open(&sealed, &signature), Ok(b"weights of a validator".to_vec()));

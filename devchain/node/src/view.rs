@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_still_found() {
+    fn a_replaced_block_is_still_found() {
         let mut view = view(5, 100);
         view.finalise(2);
         let given_up = view.replace(2, vec![entry(4, 1), entry(5, 1), entry(6, 1)]);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_went_away_are_forgotten() {
+    fn watchers_that_went_away_are_forgotten() {
         let mut watchers = Watchers::default();
         for n in 0..10 * MANY {
             watchers.watch(H256::from_low_u64_be(u64::try_from(n).unwrap()));

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_over_every_limit() {
+    fn a_folder_that_cannot_be_measured_is_over_every_limit() {
         let folder = tempfile::tempdir().unwrap();
         nest(folder.path(), 100);
         let bytes = disk_usage(folder.path());

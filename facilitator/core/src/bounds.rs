@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_validator_tells_of_a_job_is_bounded() {
+    fn a_validators_reports_of_a_job_are_bounded() {
         let output = CheckedOutput {
             name: "x".repeat(600),
             job: None,

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_job_left_and_its_image_are_shown() {
+    fn a_failed_jobs_outputs_and_image_are_shown() {
         let id = format!("sha256:{}", "7".repeat(64));
         let mut history = sent();
         let details = r#"{"horde_failure_details":{"reported_by":"executor","reason":"generic_error","message":"m"},

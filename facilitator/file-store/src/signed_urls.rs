@@ -245,13 +245,13 @@ mod tests {
         let key = UrlKey::new(*b"0123456789abcdef0123456789abcdef");
         // Checked with Python: hmac.new(key, bytes, "sha256").hexdigest().
         assert_eq!(
-            key.url("https://door.example", &read),
-            "https://door.example/files/11111111-2222-4333-8444-555555555555/content?Expires=1769000000\
+            key.url("https://facilitator.example", &read),
+            "https://facilitator.example/files/11111111-2222-4333-8444-555555555555/content?Expires=1769000000\
              &Signature=86dc465182fd69f3bd1414d103f751aadab9d2767b3c5c69f3a2f7d1c1b78db2"
         );
         assert_eq!(
-            key.url("https://door.example", &grant(FileAccess::Write)),
-            "https://door.example/files/11111111-2222-4333-8444-555555555555/upload?Expires=1769000000\
+            key.url("https://facilitator.example", &grant(FileAccess::Write)),
+            "https://facilitator.example/files/11111111-2222-4333-8444-555555555555/upload?Expires=1769000000\
              &Signature=683db8d6f0a03fd21ab0c219e4566938f97ef3cf3a86da5bc03f74efabc2305a"
         );
     }

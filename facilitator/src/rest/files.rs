@@ -197,7 +197,10 @@ mod tests {
     #[test]
     fn urls_begin_where_executors_reach_us() {
         let mut headers = HeaderMap::new();
-        assert_eq!(base_url("https://door.example", &headers), "https://door.example");
+        assert_eq!(
+            base_url("https://facilitator.example", &headers),
+            "https://facilitator.example"
+        );
         headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:8090"));
         assert_eq!(base_url("", &headers), "http://127.0.0.1:8090");
     }

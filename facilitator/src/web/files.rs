@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn an_address_keeps_its_path_and_its_signature() {
-        let url = "https://door.example:1/files/a/upload?Expires=1&Signature=b";
+        let url = "https://facilitator.example:1/files/a/upload?Expires=1&Signature=b";
         assert_eq!(local_path(url), "/files/a/upload?Expires=1&Signature=b");
         assert_eq!(local_path("nothing"), "/");
     }

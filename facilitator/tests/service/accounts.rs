@@ -274,7 +274,7 @@ async fn a_key_ends_when_its_days_are_over() {
 }
 
 #[tokio::test]
-async fn who_asks_too_much_is_told_when_to_come_back() {
+async fn a_user_over_a_limit_is_refused_with_the_time_to_come_back() {
     let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
         config.limits.requests_per_minute = 30;
         config.limits.strangers_per_minute = 6;

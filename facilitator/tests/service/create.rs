@@ -26,7 +26,7 @@ fn replaced(
 }
 
 #[tokio::test]
-async fn what_the_sdk_posts_becomes_a_job_that_only_its_user_sees() {
+async fn a_job_posted_by_the_sdk_is_seen_by_its_user_alone() {
     let facilitator = Facilitator::start().await;
     let _validator = Validator::connect(&facilitator, "Validator").await;
     let user = User::login(&facilitator, "User").await;

@@ -103,7 +103,7 @@ async fn a_list_has_pages_and_urls_outlive_a_restart() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_announced_is_refused_with_a_reason() {
+async fn a_file_that_is_too_large_or_misnamed_is_refused_with_a_reason() {
     let facilitator = Facilitator::start_with(
         std::sync::Arc::new(muster_process::SystemClock::new()),
         |config| {

@@ -206,7 +206,7 @@ async fn a_watcher_sees_statuses_output_and_progress_and_resumes_where_it_left()
 }
 
 #[tokio::test]
-async fn what_is_said_of_another_validators_job_is_passed_over() {
+async fn live_output_for_another_validators_job_is_ignored() {
     let facilitator = Facilitator::start().await;
     let mut validator = Validator::connect(&facilitator, "Validator").await;
     let mut other = Validator::connect(&facilitator, "Other").await;

@@ -1,8 +1,8 @@
 //! The parts around every page: the head, the navigation, the account, and the end.
 
 use maud::{Markup, html};
-use muster_page_frame::document::{self, NavigationEntry, PageHead};
-pub(crate) use muster_page_frame::document::{outer_page, problem, scroll};
+use muster_page_layout::document::{self, NavigationEntry, PageHead};
+pub(crate) use muster_page_layout::document::{outer_page, problem, scroll};
 use muster_protocol::Timestamp;
 
 use crate::text::shorten;

@@ -1,6 +1,6 @@
 //! The facilitator's web pages as HTML text. Pure: a page is a function of the answers of the REST API and of the time.
 //!
-//! `muster-page-frame` has the styles, the script, the policy under which browsers load nothing else, and the document
+//! `muster-page-layout` has the styles, the script, the policy under which browsers load nothing else, and the document
 //! around a page. [`frame`] is the rest around a user's page. The other modules have one page each, and [`status`] the
 //! parts that they share. Every text from a user or a job passes through [`text::plain`] where it may have several
 //! lines, and through the escaping of `maud` everywhere.
@@ -25,7 +25,7 @@ pub mod sign_in;
 pub mod status;
 pub mod usage;
 
-pub use muster_page_frame::{assets, text};
+pub use muster_page_layout::{assets, text};
 
 /// A part of a page: the answer of the API, or the reason in words why there is none. One part that fails does not take
 /// the others away.

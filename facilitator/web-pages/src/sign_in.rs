@@ -2,7 +2,7 @@
 
 use maud::html;
 
-pub use muster_page_frame::document::render_again;
+pub use muster_page_layout::document::render_again;
 
 use crate::frame::{outer_page, problem};
 

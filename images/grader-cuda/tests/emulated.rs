@@ -196,7 +196,7 @@ fn walks_and_their_openings_are_the_processors() {
 }
 
 #[test]
-fn what_has_no_room_or_no_place_is_named() {
+fn challenges_without_room_or_with_wrong_sizes_are_refused_by_name() {
     let small = Emulator::new(CopyTiming::Late, 100 << 10);
     let mut ours = DeviceProver::new(small, LaunchSizes::PIECES);
     let refused = ours.fill_memory(&walk(0), &NoObserver);

@@ -183,7 +183,7 @@ async fn an_honest_prover_passes_over_either_way_in() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_in_its_turn_is_refused_by_name() {
+async fn messages_out_of_turn_are_refused_by_name() {
     let (mut client, mut serving) = on_port().await;
     let spec = chain(1, 8);
     let challenge = encode_message(MessageKind::Challenge, &spec.challenge_id(), &[&spec.to_bytes()]);

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_lacks_something_is_refused() {
+    fn a_program_cut_short_or_incomplete_is_refused() {
         for end in 0..GOLDEN.len() {
             assert!(JobProgram::read(&GOLDEN.as_bytes()[..end]).is_err(), "{end}");
         }

@@ -106,7 +106,7 @@ enum Cheater {
 /// The prompt whose ids are stated beside a cheaper engine's text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StatedPrompt {
-    /// That of the request.
+    /// The prompt of the request.
     Own,
     /// A prompt of one token, which costs the miner next to nothing.
     OneToken,

@@ -32,7 +32,7 @@ fn main() {
     a_text_in_pieces_in_company_and_from_a_prefix_is_the_same_text();
     jobs_that_cannot_be_are_refused_and_change_nothing();
     the_trained_model_has_the_same_probabilities();
-    what_one_library_answers_the_other_scores_as_honest();
+    answers_of_one_library_are_scored_as_honest_by_the_other();
     println!("libtorch and candle agree");
 }
 
@@ -237,7 +237,7 @@ fn the_trained_model_has_the_same_probabilities() {
     assert!(equal >= tokens.len() - 1, "{equal}");
 }
 
-fn what_one_library_answers_the_other_scores_as_honest() {
+fn answers_of_one_library_are_scored_as_honest_by_the_other() {
     let tokenizer = Tokenizer::load(&model().join("tokenizer.json"), 2048).unwrap();
     let prompt = tokenizer.encode("An iterator ").unwrap();
     let loaded = || load(&model(), Storage::AsGiven).unwrap();

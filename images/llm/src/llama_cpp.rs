@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loop_chooses_has_no_margin_and_other_tokens_have_one() {
+    fn tokens_that_the_sampler_chooses_have_no_margin_and_others_have_one() {
         let logits: Vec<f32> = (0..200_u32)
             .map(|n| (n.wrapping_mul(2_654_435_761) >> 20) as f32 / 700.0)
             .collect();

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_bounded_works_where_it_is_not() {
+    fn probes_of_bounds_succeed_where_there_are_none() {
         assert_eq!(Probe::Memory.run("3").unwrap(), "3 MiB used");
         assert_eq!(Probe::Pids.run("3").unwrap(), "3 threads");
         assert!(Probe::Cpu.run("0").unwrap().contains("thousandths"));

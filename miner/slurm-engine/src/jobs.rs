@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_jobs_with_one_name_the_live_one_counts() {
+    fn the_live_one_of_two_jobs_with_one_name_counts() {
         let name = job_name(attempt(1));
         let text =
             format!("1|FAILED|a|{name}|p|None\n2|RUNNING|b|{name}|p|None\n3|PENDING||{name}|p|Dependency\n");

@@ -296,7 +296,7 @@ pub enum LeaseWrite {
         /// The attempt of the lease.
         attempt: AttemptId,
         /// Owed or cancelled.
-        standing: LeaseStatus,
+        status: LeaseStatus,
         /// The messages that its validator must get, the final one last.
         history: Vec<MinerToValidator>,
         /// The time of the end.
@@ -346,7 +346,7 @@ pub struct LeaseRecord {
     /// The validator that made the offer.
     pub validator: ValidatorKey,
     /// The status of its lease.
-    pub standing: LeaseStatus,
+    pub status: LeaseStatus,
     /// The kinds of its stored receipts.
     pub receipts: Vec<ReceiptKind>,
     /// The lease with its receipts, if it is open and its executor can come back.

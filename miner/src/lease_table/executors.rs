@@ -207,12 +207,12 @@ impl LeaseTable {
 
     /// The whole capacity of the miner at this moment.
     pub(super) fn manifest(&self) -> Manifest {
-        self.rules.manifest.plus(&self.standing.all)
+        self.rules.manifest.plus(&self.persistent.all)
     }
 
     /// The capacity for images from archives or with a login. The executors that the miner starts are of its version.
     pub(super) fn private_manifest(&self) -> Manifest {
-        self.rules.manifest.plus(&self.standing.private_images)
+        self.rules.manifest.plus(&self.persistent.private_images)
     }
 
     /// The announcement of the executors, for a validator that showed these features.
@@ -226,11 +226,11 @@ impl LeaseTable {
 
     /// Muster validators get the new manifest at once. Others get it when they connect, since a second one might
     /// confuse them.
-    pub(super) fn on_capacity(&mut self, standing: ExecutorCapacity) -> Vec<Effect> {
-        if self.standing == standing {
+    pub(super) fn on_capacity(&mut self, capacity: ExecutorCapacity) -> Vec<Effect> {
+        if self.persistent == capacity {
             return vec![];
         }
-        self.standing = standing;
+        self.persistent = capacity;
         let mut everyone: Vec<_> = self.connections.keys().copied().collect();
         everyone.sort_unstable();
         let (mut telling, mut others) = (Vec::new(), Vec::new());

@@ -118,7 +118,7 @@ impl ActiveLease {
 #[derive(Clone, Copy, Debug)]
 struct EndedLease {
     validator: ValidatorKey,
-    standing: LeaseStatus,
+    status: LeaseStatus,
     accepted_receipt: bool,
     finished_receipt: bool,
     at: Timestamp,
@@ -139,7 +139,7 @@ struct ValidatorConnection {
 pub struct LeaseTable {
     rules: LeaseRules,
     /// The capacity of connected persistent executors.
-    standing: ExecutorCapacity,
+    persistent: ExecutorCapacity,
     active: HashMap<AttemptId, ActiveLease>,
     past: HashMap<AttemptId, EndedLease>,
     /// Ended and not yet acknowledged, by validator.
@@ -163,7 +163,7 @@ impl LeaseTable {
     pub fn open(rules: LeaseRules, records: Vec<LeaseRecord>, now: Timestamp) -> (Self, Vec<Effect>) {
         let mut book = Self {
             rules,
-            standing: ExecutorCapacity::default(),
+            persistent: ExecutorCapacity::default(),
             active: HashMap::new(),
             past: HashMap::new(),
             owed: HashMap::new(),
@@ -178,7 +178,7 @@ impl LeaseTable {
         let mut effects = Vec::new();
         for record in records {
             let attempt = record.attempt;
-            let standing = match (record.standing, record.held) {
+            let status = match (record.status, record.held) {
                 (LeaseStatus::Open, Some(held)) if !book.rules.patience.reattach.is_zero() => {
                     effects.push(book.restore(record.validator, attempt, held, now));
                     continue;
@@ -190,17 +190,17 @@ impl LeaseTable {
                     let history = vec![events::accepted_message(attempt), lost];
                     effects.push(Effect::Write(LeaseWrite::Ended {
                         attempt,
-                        standing: LeaseStatus::Owed,
+                        status: LeaseStatus::Owed,
                         history,
                         at: now,
                     }));
                     LeaseStatus::Owed
                 }
-                (LeaseStatus::Owed | LeaseStatus::Settled | LeaseStatus::Cancelled, _) => record.standing,
+                (LeaseStatus::Owed | LeaseStatus::Settled | LeaseStatus::Cancelled, _) => record.status,
             };
             let past = EndedLease {
                 validator: record.validator,
-                standing,
+                status,
                 accepted_receipt: record.receipts.contains(&ReceiptKind::Accepted),
                 finished_receipt: record.receipts.contains(&ReceiptKind::Finished),
                 at: record.at,
@@ -307,7 +307,7 @@ impl LeaseTable {
             Event::ExecutorExited { attempt, how } => self
                 .drive(attempt, lease::Event::ExecutorExited(how), now)
                 .unwrap_or_default(),
-            Event::Capacity(standing) => self.on_capacity(standing),
+            Event::Capacity(persistent) => self.on_capacity(status),
             Event::Drain(draining) => {
                 self.draining = draining;
                 match draining {
@@ -511,7 +511,7 @@ impl LeaseTable {
 
     fn close(&mut self, attempt: AttemptId, ending: lease::LeaseEnding, now: Timestamp) -> Option<Effect> {
         let active = self.active.remove(&attempt)?;
-        let standing = match ending {
+        let status = match ending {
             lease::LeaseEnding::Finished | lease::LeaseEnding::Failed | lease::LeaseEnding::HordeFailed => {
                 LeaseStatus::Owed
             }
@@ -530,7 +530,7 @@ impl LeaseTable {
         }
         let past = EndedLease {
             validator: active.lease.validator(),
-            standing,
+            status,
             accepted_receipt: active.accepted.is_some(),
             finished_receipt: false,
             at: now,
@@ -540,14 +540,14 @@ impl LeaseTable {
         let history = active.lease.into_history();
         Some(Effect::Write(LeaseWrite::Ended {
             attempt,
-            standing,
+            status,
             history,
             at: now,
         }))
     }
 
     fn remember(&mut self, attempt: AttemptId, past: EndedLease) {
-        match past.standing {
+        match past.status {
             LeaseStatus::Owed => {
                 self.owed.entry(past.validator).or_default().insert(attempt);
             }

@@ -261,7 +261,7 @@ impl LeaseTable {
         }
         match self.past.get(&attempt) {
             None => AttemptHistory::New,
-            Some(past) => match past.standing {
+            Some(past) => match past.status {
                 LeaseStatus::Open | LeaseStatus::Owed | LeaseStatus::Settled => {
                     AttemptHistory::Leased(past.validator)
                 }
@@ -323,7 +323,7 @@ impl LeaseTable {
         let attempt = request.job_uuid;
         if !self.note_speaker(id, attempt) {
             let owed = self.past.get(&attempt).filter(|past| {
-                past.standing == LeaseStatus::Owed && self.validator_of(id) == Some(past.validator)
+                past.status == LeaseStatus::Owed && self.validator_of(id) == Some(past.validator)
             });
             return match owed {
                 Some(_) => vec![Effect::Retell { to: id, attempt }],
@@ -455,8 +455,8 @@ impl LeaseTable {
         let past = self.past.get_mut(&attempt)?;
         past.finished_receipt = true;
         let validator = past.validator;
-        match past.standing {
-            LeaseStatus::Open | LeaseStatus::Owed => past.standing = LeaseStatus::Settled,
+        match past.status {
+            LeaseStatus::Open | LeaseStatus::Owed => past.status = LeaseStatus::Settled,
             LeaseStatus::Settled | LeaseStatus::Cancelled => return None,
         }
         self.forget_owed(validator, attempt);

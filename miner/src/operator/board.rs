@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::lease::{Lease, LeaseState};
 use crate::lease_table::{Effect, LeaseWrite};
 use crate::metrics::end_of;
-use crate::stated_grades::GradeBoard;
+use crate::published_grades::GradeBoard;
 
 /// The most characters of a reason that are kept.
 const MAX_WORDS: usize = 500;
@@ -107,14 +107,14 @@ impl PastEvents {
         match effect {
             Effect::Write(LeaseWrite::Ended {
                 attempt,
-                standing,
+                status,
                 history,
                 at,
             }) => {
                 let ended = EndedLease {
                     at: *at,
                     attempt: attempt.to_string(),
-                    end: end_of(*standing, history).to_owned(),
+                    end: end_of(*status, history).to_owned(),
                     message: history.last().map(reason_of).unwrap_or_default(),
                 };
                 tracing::info!(%attempt, end = ended.end, reason = ended.message, "lease over");
@@ -235,7 +235,7 @@ mod tests {
         );
         let ended = Effect::Write(LeaseWrite::Ended {
             attempt: attempt(),
-            standing: LeaseStatus::Owed,
+            status: LeaseStatus::Owed,
             history: vec![lost],
             at: Timestamp::from_secs(7),
         });

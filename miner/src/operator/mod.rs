@@ -1,8 +1,8 @@
 //! The operator's view of the miner: what is remembered for it, and the pages that show it.
 
 mod board;
-mod door;
+mod router;
 
 pub use board::OperatorBoard;
 pub(crate) use board::failure_of;
-pub(crate) use door::{OperatorSources, open};
+pub(crate) use router::{OperatorSources, open};

@@ -171,7 +171,7 @@ impl PersistentServer {
             features,
         );
         let visit = ExecutorSession {
-            door: self,
+            server: self,
             name: &member.name,
             class: hello.class,
             certificate,
@@ -187,7 +187,7 @@ impl PersistentServer {
 
 /// One connection of a persistent executor.
 struct ExecutorSession<'a> {
-    door: &'a PersistentServer,
+    server: &'a PersistentServer,
     name: &'a str,
     class: ExecutorClass,
     certificate: Digest,
@@ -207,9 +207,9 @@ impl ExecutorSession<'_> {
         mut orders: tokio::sync::mpsc::UnboundedReceiver<AssignedLease>,
     ) -> String {
         let (mut receiver, sender) = session.split();
-        let context = Arc::clone(&self.door.context);
+        let context = Arc::clone(&self.server.context);
         let mut check = context.clock.now().plus(CHECK);
-        let mut shelf = self.door.pool.watch_whitelist();
+        let mut shelf = self.server.pool.watch_whitelist();
         if !shelf.borrow().is_empty() {
             // The whitelists that were published before are news to it.
             shelf.mark_changed();
@@ -246,7 +246,7 @@ impl ExecutorSession<'_> {
                 },
                 () = context.clock.sleep_until(check) => {
                     check = context.clock.now().plus(CHECK);
-                    if !self.door.is_registered(self.certificate).await {
+                    if !self.server.is_registered(self.certificate).await {
                         break (CloseCode::Policy, "the operator removed it from the registry".to_owned());
                     }
                 }
@@ -280,7 +280,7 @@ impl ExecutorSession<'_> {
         from_before: bool,
         sender: Sender<ExecutorPeer>,
     ) -> LeaseRunner {
-        let context = Arc::clone(&self.door.context);
+        let context = Arc::clone(&self.server.context);
         let open = OpenLease {
             dial: DialId(context.number()),
             cleared: CancellationToken::new(),
@@ -306,7 +306,7 @@ impl ExecutorSession<'_> {
     ) -> Result<(), String> {
         if let ExecutorToMiner::MusterExecutorMetrics(metrics) = &message {
             note_metrics(self.name, metrics);
-            let context = &self.door.context;
+            let context = &self.server.context;
             context
                 .machines
                 .note(self.name, self.class, metrics, context.clock.now());
@@ -327,7 +327,7 @@ impl ExecutorSession<'_> {
             return Err(format!("attempt {attempt} is not served on this connection"));
         };
         let dial = open.dial;
-        let context = &self.door.context;
+        let context = &self.server.context;
         if let ExecutorToMiner::MusterLeaseOver(_) = message {
             // After a last message this changes nothing; without one the attempt ends with it.
             context.inbox.send(Event::ExecutorGone { dial, attempt }).await;

@@ -29,7 +29,7 @@ struct Tables {
 #[derive(Clone, Debug)]
 struct Lease {
     validator: ValidatorKey,
-    standing: LeaseStatus,
+    status: LeaseStatus,
     at: Timestamp,
     history: Vec<MinerToValidator>,
     held: Option<Box<LeaseSnapshot>>,
@@ -60,7 +60,7 @@ impl MemoryStore {
             held: held(attempt, lease),
             attempt: *attempt,
             validator: lease.validator,
-            standing: lease.standing,
+            status: lease.status,
             receipts: tables
                 .receipts
                 .iter()
@@ -139,7 +139,7 @@ impl Tables {
             } => {
                 let lease = Lease {
                     validator: *validator,
-                    standing: LeaseStatus::Open,
+                    status: LeaseStatus::Open,
                     at: *at,
                     history: vec![],
                     held: None,
@@ -160,12 +160,12 @@ impl Tables {
             }
             LeaseWrite::Ended {
                 attempt,
-                standing,
+                status,
                 history,
                 at,
             } => {
                 if let Some(lease) = self.leases.get_mut(attempt) {
-                    lease.standing = *standing;
+                    lease.status = *status;
                     lease.history.clone_from(history);
                     lease.at = *at;
                     lease.held = None;
@@ -174,7 +174,7 @@ impl Tables {
             }
             LeaseWrite::Settled(attempt) => {
                 if let Some(lease) = self.leases.get_mut(attempt) {
-                    lease.standing = LeaseStatus::Settled;
+                    lease.status = LeaseStatus::Settled;
                 }
                 Ok(None)
             }

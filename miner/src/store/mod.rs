@@ -9,7 +9,7 @@ mod soak;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use muster_audit_witness::WitnessStore;
+use muster_audit_check::AuditCheckStore;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp};
@@ -75,9 +75,9 @@ impl Store {
     }
 
     /// The tables of validators' spot checks; `None` for a store in memory.
-    pub fn witness(&self) -> Option<WitnessStore> {
+    pub fn audit_check(&self) -> Option<AuditCheckStore> {
         match &self.0 {
-            StoreBackend::Engine(pool, _) => Some(WitnessStore::new(pool.clone())),
+            StoreBackend::Engine(pool, _) => Some(AuditCheckStore::new(pool.clone())),
             StoreBackend::Memory(_) => None,
         }
     }
@@ -127,8 +127,8 @@ impl Store {
         let mut receipts = open_receipts(pool).await?;
         let record = |row: &AnyRow| -> Result<LeaseRecord, StoreError> {
             let attempt = text(row, "attempt")?;
-            let standing = read_standing(&text(row, "standing")?)?;
-            let held = match (standing, text(row, "held")?) {
+            let status = read_status(&text(row, "standing")?)?;
+            let held = match (status, text(row, "held")?) {
                 (LeaseStatus::Open, held) if !held.is_empty() => {
                     read_held(&held, receipts.remove(&attempt).unwrap_or_default())?
                 }
@@ -142,7 +142,7 @@ impl Store {
                 receipts: kinds.remove(&attempt).unwrap_or_default(),
                 attempt: json::parse("leases.attempt", &attempt)?,
                 validator: json::parse("leases.validator", &text(row, "validator")?)?,
-                standing,
+                status,
                 at: Timestamp::from_micros(row.try_get("at").during("read a lease")?),
             })
         };
@@ -315,14 +315,14 @@ async fn apply(
         }
         LeaseWrite::Ended {
             attempt,
-            standing,
+            status,
             history,
             at,
         } => {
             let query = sqlx::query(
                 "UPDATE leases SET standing = $1, story = $2, at = $3, held = '' WHERE attempt = $4",
             )
-            .bind(standing.as_str())
+            .bind(status.as_str())
             .bind(json::encode("leases.story", history)?)
             .bind(at.micros())
             .bind(attempt.to_string());
@@ -408,10 +408,10 @@ fn text(row: &AnyRow, column: &'static str) -> Result<String, StoreError> {
     row.try_get(column).during("read a text column")
 }
 
-fn read_standing(word: &str) -> Result<LeaseStatus, StoreError> {
+fn read_status(word: &str) -> Result<LeaseStatus, StoreError> {
     let found = LeaseStatus::ALL
         .into_iter()
-        .find(|standing| standing.as_str() == word);
+        .find(|status| status.as_str() == word);
     found.ok_or_else(|| StoreError::corrupt("leases.standing", format!("unknown standing {word:?}")))
 }
 
@@ -471,7 +471,7 @@ mod tests {
     fn ended(n: u128, history: Vec<MinerToValidator>) -> LeaseWrite {
         LeaseWrite::Ended {
             attempt: attempt(n),
-            standing: LeaseStatus::Owed,
+            status: LeaseStatus::Owed,
             history,
             at: now(),
         }
@@ -529,12 +529,12 @@ mod tests {
             drop(store);
             let store = test.reopened().await;
             let records = store.records().await.unwrap();
-            let standings: Vec<_> = records
+            let statuses: Vec<_> = records
                 .iter()
-                .map(|record| (record.attempt, record.standing))
+                .map(|record| (record.attempt, record.status))
                 .collect();
             assert_eq!(
-                standings,
+                statuses,
                 [(attempt(1), LeaseStatus::Owed), (attempt(2), LeaseStatus::Open)],
                 "{}",
                 test.name()
@@ -556,7 +556,7 @@ mod tests {
                 .unwrap();
             let records = store.records().await.unwrap();
             assert_eq!(records.len(), 1);
-            assert_eq!(records[0].standing, LeaseStatus::Settled);
+            assert_eq!(records[0].status, LeaseStatus::Settled);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use muster_audit_witness::store::KEPT;
+use muster_audit_check::store::KEPT;
 use muster_protocol::Timestamp;
 use muster_protocol::receipt::{SERVED_SECS, page_of};
 use muster_store::StoreError;
@@ -119,7 +119,7 @@ mod tests {
                 if day == 1 {
                     writes.push(LeaseWrite::Ended {
                         attempt: attempt(1),
-                        standing: LeaseStatus::Settled,
+                        status: LeaseStatus::Settled,
                         history: vec![],
                         at,
                     });

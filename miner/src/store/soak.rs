@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use muster_audit_witness::evidence::{BundleOpinion, ReadBundle};
-use muster_audit_witness::header_check::{CheckedHeader, CheckedLeaf};
-use muster_audit_witness::store::KEPT;
-use muster_audit_witness::{Finding, FindingKind, WitnessStore};
+use muster_audit_check::evidence::{BundleOpinion, ReadBundle};
+use muster_audit_check::header_check::{CheckedHeader, CheckedLeaf};
+use muster_audit_check::store::KEPT;
+use muster_audit_check::{AuditCheckStore, Finding, FindingKind};
 use muster_process::folders::measure_folder;
 use muster_process::{Clock as _, TestClock};
 use muster_protocol::receipt::{
@@ -102,7 +102,7 @@ fn lease(n: u64, miner: MinerKey, validator: ValidatorKey, at: Timestamp) -> Vec
         receipt(started),
         LeaseWrite::Ended {
             attempt,
-            standing: LeaseStatus::Owed,
+            status: LeaseStatus::Owed,
             history: vec![],
             at,
         },
@@ -112,7 +112,7 @@ fn lease(n: u64, miner: MinerKey, validator: ValidatorKey, at: Timestamp) -> Vec
 }
 
 /// A session's answers of an hour, the header of the validator's log that has them, a finding and a verdict.
-async fn chat(witness: &WitnessStore, validator: ValidatorKey, hour: u64, now: Timestamp) {
+async fn chat(audit_check: &AuditCheckStore, validator: ValidatorKey, hour: u64, now: Timestamp) {
     let session = SessionId(Uuid::from_u128(u128::from(hour) + 1));
     let digest = |answer: u64| Digest::of(&(hour * HOUR_ANSWERS + answer).to_be_bytes());
     let proofs = (0..HOUR_ANSWERS).map(|answer| SignedProof {
@@ -127,7 +127,7 @@ async fn chat(witness: &WitnessStore, validator: ValidatorKey, hour: u64, now: T
         first: 0,
         proofs: proofs.collect(),
     };
-    witness.put_proofs(&told).await.unwrap();
+    audit_check.put_proofs(&told).await.unwrap();
     let notice = HeaderNotice {
         header: format!("header {hour}"),
         between: vec![],
@@ -160,7 +160,7 @@ async fn chat(witness: &WitnessStore, validator: ValidatorKey, hour: u64, now: T
         leaves: leaves.collect(),
         findings: vec![],
     };
-    witness
+    audit_check
         .put_header(validator, &notice, &checked, now)
         .await
         .unwrap();
@@ -169,7 +169,10 @@ async fn chat(witness: &WitnessStore, validator: ValidatorKey, hour: u64, now: T
         about: format!("answer {hour}"),
         words: "it stands in no header".to_owned(),
     };
-    witness.put_findings(validator, vec![finding], now).await.unwrap();
+    audit_check
+        .put_findings(validator, vec![finding], now)
+        .await
+        .unwrap();
     let verdict = VerdictNotice {
         bundle: Digest::of(&hour.to_be_bytes()),
         bytes: 3,
@@ -184,7 +187,7 @@ async fn chat(witness: &WitnessStore, validator: ValidatorKey, hour: u64, now: T
         headers: vec![],
     };
     let body = Some("the text of a bundle".repeat(64));
-    witness
+    audit_check
         .put_verdict(validator, &verdict, &read, body, now)
         .await
         .unwrap();
@@ -202,7 +205,7 @@ async fn run(soak: StoreSoak) {
     );
     let (rules, writer) = store.retention(soak.keep()).unwrap();
     let a_day = u64::from(soak.jobs_a_day);
-    let witness = store.witness().unwrap();
+    let audit_check = store.audit_check().unwrap();
     // Every table has its full size once the longest of these times has passed.
     let audits_days = u32::try_from(KEPT.as_secs() / (24 * 3_600)).unwrap();
     let full_after = u64::from(soak.kept_days.max(audits_days) + 1) * 24;
@@ -217,7 +220,7 @@ async fn run(soak: StoreSoak) {
         pages.append(&lines).await.unwrap();
         let greeting = Signature::from_bytes([u8::try_from(hour % 251).unwrap(); 64]);
         store.first_use(&greeting, now.plus(HOUR * 2)).await.unwrap();
-        chat(&witness, validator, hour, now).await;
+        chat(&audit_check, validator, hour, now).await;
         clock.advance(HOUR);
         // The lease table forgets leases after a day.
         let old = made.saturating_sub(a_day);

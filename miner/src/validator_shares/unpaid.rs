@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_paid_after_all_does_not_count() {
+    fn unpaid_time_that_is_paid_later_does_not_count() {
         let validator = ValidatorKey(Hotkey::from_bytes([1; 32]));
         let mut unpaid = UnpaidTime::default();
         let (short, long) = (Duration::from_secs(5), Duration::from_secs(60));

@@ -3,7 +3,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_audit_witness::{WitnessStore, appeal};
+use muster_audit_check::{AuditCheckStore, appeal};
 use muster_miner::store::Store;
 use muster_protocol::wire::audits::{
     AppealAnswer, AuditMessage, AuditNotice, AuditReply, BundlePart, HeaderNotice, LeafNotice, SessionProofs,
@@ -109,9 +109,9 @@ async fn heard(validator: &mut Validator) -> AuditReply {
     reply
 }
 
-async fn kept(miner: &Miner) -> WitnessStore {
+async fn kept(miner: &Miner) -> AuditCheckStore {
     let url = format!("sqlite:{}", miner.folder.path().join("store.db").display());
-    Store::open(&url).await.unwrap().witness().unwrap()
+    Store::open(&url).await.unwrap().audit_check().unwrap()
 }
 
 #[tokio::test]

@@ -11,13 +11,15 @@ mod chain;
 #[expect(dead_code, reason = "the chain client's own tests use more of it")]
 mod devchain;
 #[cfg(test)]
-mod door;
+mod greeting;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod jobs;
+#[cfg(test)]
+mod persistent;
 #[cfg(test)]
 mod reattaching;
 #[cfg(test)]
@@ -26,6 +28,4 @@ mod receipts;
 mod restarts;
 #[cfg(test)]
 mod sessions;
-#[cfg(test)]
-mod standing;
 mod tls;

@@ -8,7 +8,7 @@ use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner
 use muster_protocol::{AttemptId, Digest, HordeFailureReason, ImageId};
 
 use crate::harness::*;
-use crate::standing::session_of;
+use crate::persistent::session_of;
 
 async fn hear_all(validator: &mut Validator, kinds: &[&str]) {
     for kind in kinds {
@@ -125,7 +125,7 @@ async fn a_miner_that_is_stopped_says_so_before_it_goes() {
 }
 
 #[tokio::test]
-async fn what_a_validator_listed_goes_with_the_process_and_comes_with_its_next_greeting() {
+async fn a_validators_whitelist_ends_with_the_process_and_returns_with_its_next_greeting() {
     let (listed, other) = (ImageId(Digest::of(b"listed")), ImageId(Digest::of(b"other")));
     let notice = ValidatorToMiner::MusterWhitelist(WhitelistNotice {
         images: vec![ListedImage {

@@ -352,7 +352,7 @@ pub(crate) struct Top {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub(crate) every: u64,
     #[command(flatten)]
-    pub(crate) door: user::FacilitatorOptions,
+    pub(crate) access: user::FacilitatorOptions,
 }
 
 /// The subject of `muster top`.
@@ -375,7 +375,7 @@ pub(crate) struct MinerShow {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: user::FacilitatorOptions,
+    pub(crate) access: user::FacilitatorOptions,
 }
 
 /// `muster executor`.

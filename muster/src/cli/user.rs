@@ -171,7 +171,7 @@ pub(crate) struct JobRun {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
     /// The arguments of the image's entry point.
     #[arg(last = true)]
     pub(crate) command: Vec<String>,
@@ -211,7 +211,7 @@ pub(crate) struct JobLs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster job show`.
@@ -233,7 +233,7 @@ pub(crate) struct JobShow {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster job logs`.
@@ -248,7 +248,7 @@ pub(crate) struct JobLogs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster job report`.
@@ -257,7 +257,7 @@ pub(crate) struct JobReport {
     #[command(flatten)]
     pub(crate) report: ReportOptions,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster job curve`.
@@ -275,7 +275,7 @@ pub(crate) struct JobCurve {
     #[arg(long, conflicts_with = "svg")]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster job checkpoints`.
@@ -293,7 +293,7 @@ pub(crate) struct JobCheckpoints {
     #[arg(long, conflicts_with = "get")]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster job get`.
@@ -308,7 +308,7 @@ pub(crate) struct JobGet {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster subnet`.
@@ -324,7 +324,7 @@ pub(crate) struct Subnet {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster files`.
@@ -355,7 +355,7 @@ pub(crate) struct FilesPut {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster files ls`.
@@ -368,7 +368,7 @@ pub(crate) struct FilesLs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster files show` and `muster files rm`.
@@ -380,7 +380,7 @@ pub(crate) struct FileId {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster files get`.
@@ -395,7 +395,7 @@ pub(crate) struct FilesGet {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster chat`.
@@ -424,7 +424,7 @@ pub(crate) struct Chat {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster proof`.
@@ -450,7 +450,7 @@ pub(crate) struct ProofReport {
     #[arg(long)]
     pub(crate) without_words: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster proof check`.
@@ -462,7 +462,7 @@ pub(crate) struct ProofCheck {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster proof verify`.
@@ -478,8 +478,8 @@ pub(crate) struct ProofVerify {
 /// `muster login`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  muster login --facilitator https://door.example.org --validator 5F… --api-key-stdin < key.txt
-  muster login --facilitator https://door.example.org --validator 5F… --wallet default
+  muster login --facilitator https://facilitator.example.org --validator 5F… --api-key-stdin < key.txt
+  muster login --facilitator https://facilitator.example.org --validator 5F… --wallet default
   muster login --web                        # prints a link that signs a browser in
   muster login --forget")]
 pub(crate) struct Login {
@@ -496,7 +496,7 @@ pub(crate) struct Login {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster keys`.
@@ -529,7 +529,7 @@ pub(crate) struct KeyNew {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster keys ls`.
@@ -539,7 +539,7 @@ pub(crate) struct KeyLs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster keys rm`.
@@ -551,7 +551,7 @@ pub(crate) struct KeyRm {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster webhook`.
@@ -581,7 +581,7 @@ pub(crate) struct WebhookSet {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster webhook show`.
@@ -591,14 +591,14 @@ pub(crate) struct WebhookShow {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster webhook rm`.
 #[derive(Debug, Args)]
 pub(crate) struct WebhookRm {
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster account`.
@@ -617,7 +617,7 @@ pub(crate) struct AccountShow {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster account delete`.
@@ -630,7 +630,7 @@ pub(crate) struct AccountDelete {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// The purpose whose needs this machine is checked against.
@@ -667,7 +667,7 @@ pub(crate) struct Doctor {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: FacilitatorOptions,
+    pub(crate) access: FacilitatorOptions,
 }
 
 /// `muster completions`.

@@ -15,7 +15,7 @@ use crate::facilitator_access::{self, client_failure};
 use crate::failure::Result;
 
 pub(super) async fn checkpoints(args: JobCheckpoints, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?
+    let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
     let view = client.job_checkpoints(args.id).await.map_err(client_failure)?;

@@ -17,7 +17,7 @@ use crate::failure::Result;
 const SIZE: (u16, u16) = (80, 16);
 
 pub(super) async fn curve(args: JobCurve, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let JobMetricsView { newest, mut series } = client.job_metrics(args.id).await.map_err(client_failure)?;
     if !args.metrics.is_empty() {
         series.retain(|series| args.metrics.contains(&series.name));

@@ -64,7 +64,7 @@ pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
 
 /// Shows what the validator found by running a job again.
 async fn check(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let check = client.job_check(args.id).await.map_err(client_failure)?;
     let text = match args.json {
         true => serde_json::to_string_pretty(&check)?,
@@ -76,7 +76,7 @@ async fn check(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
 
 /// Reports a job as cheated.
 async fn report(args: JobReport, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let told = client
         .report_cheat(&args.report.body())
         .await
@@ -91,7 +91,7 @@ async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
             "with --page, --limit is at most {LARGEST_PAGE}"
         )));
     }
-    let client = facilitator_access::resolve(&args.door)?
+    let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
     let statuses = words_of(&args.states);
@@ -167,7 +167,7 @@ fn words_of(states: &[JobState]) -> Vec<&'static str> {
 
 async fn show(args: JobTraced, clock: SharedClock) -> Result<ExitCode> {
     let JobTraced { job: args, trace } = args;
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let view = client.job(args.id).await.map_err(client_failure)?;
     if trace && args.json {
         let told = muster_span_export::trace_of(&view);
@@ -183,7 +183,7 @@ async fn show(args: JobTraced, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?
+    let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
     let view = client.job(args.id).await.map_err(client_failure)?;
@@ -238,7 +238,7 @@ fn as_json(news: &News) -> serde_json::Value {
 }
 
 async fn cancel(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let view = client.cancel(args.id).await.map_err(client_failure)?;
     let status = view.last_status();
     if args.json {
@@ -252,7 +252,7 @@ async fn cancel(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let view = client.job(args.id).await.map_err(client_failure)?;
     if !view.last_status().is_terminal() {
         let status = view.last_status();

@@ -73,7 +73,7 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         .map(|text| variable(text))
         .collect::<Result<IndexMap<_, _>>>()?;
     let login = read_login(&args)?;
-    let target = facilitator_access::resolve(&args.door)?;
+    let target = facilitator_access::resolve(&args.access)?;
     let router = target.router()?;
     let client = target.connect(clock.clone()).await?;
     let mut live = LiveDisplay::new(clock.now(), args.json || args.detach);

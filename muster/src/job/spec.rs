@@ -30,7 +30,7 @@ pub(super) fn expand(args: JobRun) -> Result<JobRun> {
         detach: args.detach,
         json: args.json,
         save: args.save.or(options.job.save),
-        door: args.door,
+        access: args.access,
         ..options.job
     })
 }

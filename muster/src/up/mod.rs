@@ -30,9 +30,9 @@ use crate::failure::{Failure, Result};
 
 /// The name of the demo image in the engine.
 const DEMO_IMAGE: &str = "muster/hello:latest";
-/// That of the grader's image.
+/// The name of the grader's image.
 const GRADER_IMAGE: &str = "muster/grader:latest";
-/// That of the image which a cheating executor of the demonstration runs instead.
+/// The name of the image that a cheating executor of the demonstration runs instead.
 const CHEATING_IMAGE: &str = "muster/cheating-grader:latest";
 /// The images of the model in the demonstration of spot checks: the whitelisted one, one with another arithmetic, which
 /// confirms convictions, and the cheating miner's.
@@ -83,7 +83,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
         layout: &layout,
         subnet: &subnet,
         executors: args.executors,
-        standing: args.persistent,
+        persistent: args.persistent,
         traces: args.traces.clone(),
         block_ms: args.block_ms,
         muster: std::env::current_exe().context("cannot find out where muster lies")?,

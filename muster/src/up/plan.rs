@@ -238,7 +238,7 @@ pub(crate) struct Setup<'a> {
     /// Executors of each miner.
     pub(crate) executors: u32,
     /// The address on which persistent executors connect.
-    pub(crate) standing: Option<SocketAddr>,
+    pub(crate) persistent: Option<SocketAddr>,
     /// The collector of spans.
     pub(crate) traces: Option<Url>,
     /// Milliseconds between blocks.
@@ -472,7 +472,7 @@ impl Setup<'_> {
         let data = |kind: &str| self.layout.data(&format!("{kind}{suffix}"));
         let mut standing = json!({"roll": data("standing")});
         if let (Some(address), Some(standing)) =
-            (self.standing.filter(|_| is_first), standing.as_object_mut())
+            (self.persistent.filter(|_| is_first), standing.as_object_mut())
         {
             standing.insert("bind".to_owned(), json!(address));
         }
@@ -528,7 +528,7 @@ impl Setup<'_> {
 
     fn executor(&self) -> Value {
         // Users' files lie with the facilitator of this machine, and jobs fetch and leave them there.
-        let door = self.subnet.facilitator;
+        let facilitator = self.subnet.facilitator;
         json!({
             "work_dir": self.layout.data("executor"),
             // A miner that died is back within a second; after Ctrl-C nobody waits for its jobs.
@@ -539,7 +539,7 @@ impl Setup<'_> {
                 "local": ["*"],
                 "allow": ["127.0.0.0/8", "::1", "localhost"],
             },
-            "transfer": {"allow": [door.to_string()]},
+            "transfer": {"allow": [facilitator.to_string()]},
         })
     }
 }
@@ -591,7 +591,7 @@ mod tests {
             layout: &layout,
             subnet: &subnet,
             executors: 2,
-            standing: None,
+            persistent: None,
             traces: None,
             block_ms: 500,
             muster: PathBuf::from("/muster"),

@@ -98,7 +98,7 @@ mod tests {
     const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 
     #[test]
-    fn what_is_proven_and_what_is_claimed_stand_apart() {
+    fn proven_and_claimed_hardware_stand_apart() {
         let mut report = MinerReport {
             validator: ValidatorKey(Hotkey::from_bytes([1; 32])),
             told_at: Timestamp::from_secs(0),

@@ -109,7 +109,7 @@ impl Parts {
                 "limits": {"open_jobs": 10_000},
             }),
             Role::Validator => {
-                let door = layout
+                let facilitator = layout
                     .facilitator_through
                     .unwrap_or(self.address(Role::Facilitator));
                 // Longer than any pause a busy machine makes: what fails is to fail by the fault that struck.
@@ -125,7 +125,7 @@ impl Parts {
                 json!({
                     "operator_token": self.file(role, "token"),
                     "dial": {"allow": ["127.0.0.0/8"]},
-                    "facilitator": {"url": format!("ws://{door}/ws/v0/"), "answer_s": 5},
+                    "facilitator": {"url": format!("ws://{facilitator}/ws/v0/"), "answer_s": 5},
                     "wallet": wallet("validator"),
                     "users": {"allow": [self.keys.user.hotkey().to_string()]},
                     "timing": timing,

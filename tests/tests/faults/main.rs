@@ -5,7 +5,7 @@ mod hostile;
 mod matrix;
 mod outlive;
 mod partition;
+mod persistent;
 mod queue;
 mod replicas;
 mod slow_images;
-mod standing;

@@ -342,7 +342,7 @@ fn a_job_outlives_the_restoration_of_every_role_from_backups_made_meanwhile() {
 }
 
 #[test]
-fn of_all_executor_processes_that_race_for_a_container_one_takes_it_over() {
+fn one_of_several_rival_executor_processes_takes_a_container_over() {
     let mut job = CountingJob::start();
     let before = job.returns();
     let rivals = job.kill_executor_before_rivals();

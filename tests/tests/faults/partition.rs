@@ -147,7 +147,7 @@ impl Subnet {
                     self.containers(first).is_empty()
                 });
                 self.wait_for("an end that the miner owes", || {
-                    self.standing(miner, first) == Some(LeaseStatus::Owed)
+                    self.lease_status(miner, first) == Some(LeaseStatus::Owed)
                 });
             }
         }
@@ -155,14 +155,14 @@ impl Subnet {
         self.parts.attempts_of(self.job).unwrap()
     }
 
-    /// The standing of an attempt's lease in its miner's store.
-    fn standing(&self, miner: Role, attempt: AttemptId) -> Option<LeaseStatus> {
+    /// The status of an attempt's lease in its miner's store.
+    fn lease_status(&self, miner: Role, attempt: AttemptId) -> Option<LeaseStatus> {
         let read = async { Store::open(self.parts.store(miner)).await?.records().await };
         let records = self.runtime.block_on(read).unwrap();
         records
             .into_iter()
             .find(|record| record.attempt == attempt)
-            .map(|record| record.standing)
+            .map(|record| record.status)
     }
 
     /// Checks the end: one result, of the second attempt, which alone is paid; both miners agree.

@@ -120,7 +120,7 @@ impl World {
     pub(crate) fn intrude(&mut self) {
         let records = self.miners.iter().enumerate().flat_map(|(index, miner)| {
             let open = miner.records().into_iter();
-            let open = open.filter(|record| record.standing == LeaseStatus::Open);
+            let open = open.filter(|record| record.status == LeaseStatus::Open);
             open.map(move |record| (index, record.attempt))
         });
         let mut open: Vec<_> = records.collect();

@@ -240,7 +240,7 @@ impl World {
             .miners
             .iter()
             .flat_map(|miner| miner.records())
-            .filter(|record| match record.standing {
+            .filter(|record| match record.status {
                 LeaseStatus::Open | LeaseStatus::Owed => true,
                 LeaseStatus::Settled | LeaseStatus::Cancelled => false,
             })

@@ -59,7 +59,7 @@ fn start_executor(subnet: &RunningSubnet) -> Running {
     .unwrap();
     assert_eq!(enrolled.code, Some(0), "{enrolled:?}");
     let log = std::fs::File::create(folder.join("logs/enrolled.log")).unwrap();
-    let mut command = executor(&["--standing"]);
+    let mut command = executor(&["--persistent"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     Running(command.spawn().unwrap())
 }
@@ -94,7 +94,7 @@ fn pages_are_whole_in_each_size_and_scheme() {
 fn walk(pictures: Option<&Path>) {
     let selenium = program_from_env("MUSTER_TEST_BROWSER_PYTHON").unwrap();
     let persistent = free_address().unwrap().to_string();
-    let subnet = RunningSubnet::start_with(&["--executors", "1", "--standing", &persistent]).unwrap();
+    let subnet = RunningSubnet::start_with(&["--executors", "1", "--persistent", &persistent]).unwrap();
     let _executor = start_executor(&subnet);
     for code in ["0", "3"] {
         let args = ["job", "run", subnet.demo_image(), "--", "probe", "exit", code];

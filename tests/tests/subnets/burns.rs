@@ -154,7 +154,7 @@ fn is_in(snapshot: &ScoringSnapshot, block: u64) -> bool {
 }
 
 #[test]
-fn what_a_validators_hotkey_and_coldkey_burn_in_a_cycle_is_in_its_snapshot() -> Result<()> {
+fn burns_of_a_validators_hotkey_and_coldkey_are_in_its_snapshot() -> Result<()> {
     let mut rig = Rig::new()?;
     let treasury = key("Treasury")?.hotkey();
     // A price without an account is refused at the start.

@@ -41,9 +41,9 @@ fn run_one_of_ours(parts: &Parts, image: &str) {
         "upload_time_limit": 20,
     }))
     .unwrap();
-    let door = parts.address(Role::Facilitator);
+    let address = parts.address(Role::Facilitator);
     let user = runtime
-        .block_on(User::login(door, parts.keys().user.clone()))
+        .block_on(User::login(address, parts.keys().user.clone()))
         .unwrap();
     let id = runtime
         .block_on(user.submit(&job, SystemClock::default().now()))

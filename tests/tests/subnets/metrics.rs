@@ -273,7 +273,7 @@ struct MeasuredSubnet {
 impl MeasuredSubnet {
     fn start() -> Self {
         let standing = free_address().unwrap();
-        let arguments = ["--executors", "0", "--standing", &standing.to_string()];
+        let arguments = ["--executors", "0", "--persistent", &standing.to_string()];
         let subnet = RunningSubnet::start_with(&arguments).unwrap();
         let folder = subnet.folder().to_owned();
         let config = folder.join("measured-executor.toml");
@@ -297,7 +297,7 @@ impl MeasuredSubnet {
         assert_eq!(enrolled.code, Some(0), "{enrolled:?}");
         let own: SocketAddr = free_address().unwrap();
         let log = std::fs::File::create(folder.join("logs/measured.log")).unwrap();
-        let running = executor(&["--standing", "--metrics", &own.to_string()])
+        let running = executor(&["--persistent", "--metrics", &own.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

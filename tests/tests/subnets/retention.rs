@@ -84,8 +84,8 @@ const MINER: Role = Role {
     section: "Miner",
     migrations: "miner/migrations",
     elsewhere: &[
-        ("audit_findings", "miner/audit-witness/src"),
-        ("audit_verdicts", "miner/audit-witness/src"),
+        ("audit_findings", "miner/audit-check/src"),
+        ("audit_verdicts", "miner/audit-check/src"),
         ("leases", "miner/src"),
     ],
     kept: &[],

@@ -19,7 +19,7 @@ fn users_run_watch_cancel_and_fetch_jobs() {
         users::ctrl_c_cancels_the_job_and_waits_for_its_end(&subnet);
     });
     section("a job's output is seen while it runs", || {
-        users::what_a_job_prints_is_seen_while_it_runs(&subnet);
+        users::a_jobs_output_is_seen_while_it_runs(&subnet);
     });
     section(
         "an API key opens what the hotkey owns until it is revoked",

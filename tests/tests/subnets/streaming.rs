@@ -32,8 +32,8 @@ fn logs(subnet: &RunningSubnet) -> String {
         .join("\n---\n")
 }
 
-/// The door's base URL for OpenAI's clients, and an API key.
-fn door(subnet: &RunningSubnet) -> (String, String) {
+/// The facilitator's base URL for OpenAI's clients, and an API key.
+fn base_and_key(subnet: &RunningSubnet) -> (String, String) {
     let made = json(&subnet.muster(&["keys", "new", "openai", "--json"]).unwrap());
     let base = format!("http://{}/v1", subnet.field("facilitator").unwrap());
     let key = made.get("key").and_then(Value::as_str);
@@ -67,7 +67,7 @@ fn curl(args: &[&str], key: &str) -> Output {
 
 pub(crate) fn openais_own_client_does_everything_it_can(subnet: &RunningSubnet) {
     let interpreter = program_from_env(PYTHON).unwrap();
-    let (base, key) = door(subnet);
+    let (base, key) = base_and_key(subnet);
     let ran = python(&interpreter, "openai_client.py", &[&base, &key, MODEL]).unwrap();
     assert_eq!(ran.code, Some(0), "{ran:?}\n{}", logs(subnet));
     let report = json(&ran);
@@ -187,7 +187,7 @@ pub(crate) fn a_chat_in_the_terminal_shows_what_each_answer_is_worth_and_a_chang
 pub(crate) fn curl_sees_the_words_one_by_one_and_the_proof_last_whichever_http_it_speaks(
     subnet: &RunningSubnet,
 ) {
-    let (base, key) = door(subnet);
+    let (base, key) = base_and_key(subnet);
     let before = proven_answers(subnet);
     let url = format!("{base}/chat/completions");
     let ask = |http: &str| {

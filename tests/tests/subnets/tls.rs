@@ -61,7 +61,7 @@ fn every_role_speaks_tls_and_certificates_are_renewed_while_a_job_runs() {
     std::fs::copy(files.path().join("certificate.pem"), &authority).unwrap();
     let subnet = RunningSubnet::start_among(&[], &[("SSL_CERT_FILE", &authority)]).unwrap();
     reconfigure(&subnet, "facilitator", |config| secure(config, files.path()));
-    let mut door = String::new();
+    let mut address = String::new();
     reconfigure(&subnet, "validator", |config| {
         secure(config, files.path());
         let facilitator = config["facilitator"].as_table_mut().unwrap();
@@ -69,7 +69,7 @@ fn every_role_speaks_tls_and_certificates_are_renewed_while_a_job_runs() {
             .as_str()
             .unwrap()
             .replacen("ws://", "wss://", 1);
-        door = url
+        address = url
             .replacen("wss://", "https://", 1)
             .replace("/ws/v0/", "/health");
         facilitator.insert("url".to_owned(), url.into());
@@ -79,7 +79,7 @@ fn every_role_speaks_tls_and_certificates_are_renewed_while_a_job_runs() {
         anyhow::Ok((state["facilitator"]["state"] == "connected").then_some(()))
     };
     wait_for("the validator at its facilitator over TLS", connected).unwrap();
-    assert_eq!(get(&runtime, &root, &door).unwrap(), 200);
+    assert_eq!(get(&runtime, &root, &address).unwrap(), 200);
     // The miner refuses what comes without TLS, so the validator reaches it by its certificate.
     reconfigure(&subnet, "miner", |config| {
         let tls = config["tls"].as_table_mut().unwrap();
@@ -97,7 +97,7 @@ fn every_role_speaks_tls_and_certificates_are_renewed_while_a_job_runs() {
     assert_eq!(rotated.code, Some(0), "{rotated:?}");
     let renewed = renew(files.path());
     wait_for("the renewed certificate", || {
-        anyhow::Ok(get(&runtime, &renewed, &door).is_ok().then_some(()))
+        anyhow::Ok(get(&runtime, &renewed, &address).is_ok().then_some(()))
     })
     .unwrap();
     let digest = rotated

@@ -145,7 +145,7 @@ pub(crate) fn a_detached_job_is_listed_followed_and_fetched(subnet: &RunningSubn
     );
 }
 
-/// The specs that came with the results are shown as the miner's claims, at both doors.
+/// The specs that came with the results are shown as the miner's claims, at both addresses.
 fn miners_are_shown(subnet: &RunningSubnet) {
     let listed = wait_for("the validator's list of miners", || {
         let listed = subnet.validator_page("/v0/miners")?;
@@ -229,7 +229,7 @@ pub(crate) fn ctrl_c_cancels_the_job_and_waits_for_its_end(subnet: &RunningSubne
     );
 }
 
-pub(crate) fn what_a_job_prints_is_seen_while_it_runs(subnet: &RunningSubnet) {
+pub(crate) fn a_jobs_output_is_seen_while_it_runs(subnet: &RunningSubnet) {
     let started = subnet
         .muster(&[
             "job",

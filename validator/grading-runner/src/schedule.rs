@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_validators_one_probes_and_no_batch_begins_beside_a_probe() {
+    fn one_of_two_validators_probes_and_no_batch_begins_beside_a_probe() {
         let settings = Settings {
             every_blocks: 50,
             probe_every_blocks: 40,

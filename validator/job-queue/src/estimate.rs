@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_not_estimated() {
+    fn an_unknown_wait_is_not_estimated() {
         let mut record = DurationRecord::default();
         assert_eq!(estimate_wait(0, 4, &record), None, "no attempt has ended");
         record.note(SECOND);

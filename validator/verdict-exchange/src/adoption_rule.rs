@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_adopted_within_two_cycles_is_shown_as_such() {
+    fn an_offer_that_is_not_adopted_within_two_cycles_expires() {
         assert_eq!(deadline_of(100, 359), 820);
         let mut late = facts(Rescoring::Due, 0);
         late.block = 20;

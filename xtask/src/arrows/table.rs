@@ -183,7 +183,7 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-chain", "muster-process", "clocks and backoff come from the process"),
     arrow("muster-checkpoint-transfer", "muster-checkpoints", "it takes and lays out what the rules call whole"),
     arrow("muster-checkpoint-transfer", "muster-job-metrics", "a program's reports name its checkpoints, and say how far it was"),
-    arrow("muster-operator-pages", "muster-page-frame", "operators' pages have the document and the styles that users' have"),
+    arrow("muster-operator-pages", "muster-page-layout", "operators' pages have the document and the styles that users' have"),
     arrow("muster-operator-pages", "muster-routing", "a job's route is explained by routing's own reasons"),
     arrow("muster-operator-pages", "muster-curves", "a chart's points are laid out as those of a job's curves"),
     arrow("muster-operator-pages", "muster-status-views", "a page is made of a role's status"),
@@ -223,7 +223,7 @@ pub(super) const ALONE: &[(&str, &str)] = &[
 /// Dev-arrows that only tests need. An entry that no Cargo.toml uses is a fault.
 #[rustfmt::skip]
 pub(super) const TEST_ARROWS: &[Arrow] = &[
-    arrow("muster-validator", "muster-audit-witness", "a validator's evidence is checked as the accused miner checks it"),
+    arrow("muster-validator", "muster-audit-check", "a validator's evidence is checked as the accused miner checks it"),
     arrow("muster-sealing-proxy", "muster-sealed-client", "the proxy is tested from its client's end"),
     arrow("muster-gateway", "muster-sealing-proxy", "the gateway is tested against sealing proxies"),
     arrow("muster-proof-module", "muster-openai", "the golden proofs are made of OpenAI's streams"),

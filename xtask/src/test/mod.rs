@@ -82,7 +82,7 @@ struct SharedState {
     services_group: Option<RemovedGroup>,
     /// The group that is bounded to [`SLOW_MILLICORES`].
     slow_group: Option<RemovedGroup>,
-    /// That of the whole run.
+    /// The group of the whole run.
     group: Option<RemovedGroup>,
     interpreters: Mutex<Interpreters>,
     tally: OnceLock<Tally>,

@@ -339,7 +339,10 @@ mod tests {
         let count = |text: &str| found("a.rs", text).len();
         assert_eq!(count("    pub(crate) async fn what_was_sent_is_read() {}\n"), 1);
         assert_eq!(count("fn those_who_left_are_forgotten<T>() {}\n"), 1);
-        assert_eq!(count("fn whole_files_are_read() {}\nfn who_is() {}\n// fn what_is_here_goes\n"), 0);
+        assert_eq!(
+            count("fn whole_files_are_read() {}\nfn who_is() {}\n// fn what_is_here_goes\n"),
+            0
+        );
     }
 
     #[test]

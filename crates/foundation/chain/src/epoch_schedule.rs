@@ -174,7 +174,7 @@ mod tests {
     proptest! {
         /// A chain that runs its epochs by these rules reveals a commit in the forecast block.
         #[test]
-        fn what_is_foreseen_happens(
+        fn foreseen_epochs_happen(
             tempo in 1_u16..50, last in 0_u64..100, ahead in 0_u64..120, pending in proptest::option::of(0_u64..260), period in 1_u64..4,
         ) {
             let schedule = Schedule {

@@ -321,7 +321,7 @@ mod tests {
     const GOLDEN: &str = include_str!("../../../../tests/vectors/timelock.json");
 
     #[test]
-    fn what_the_official_library_sealed_is_opened() {
+    fn payloads_sealed_by_the_official_library_are_opened() {
         let golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
         let unhex = |value: &serde_json::Value| hex::decode(value.as_str().unwrap()).unwrap();
         let signature = unhex(&golden["signature"]);

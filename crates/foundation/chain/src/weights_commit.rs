@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_read_back() {
+    fn a_stored_pending_reveal_is_read_back() {
         let pending = salted(Some((30, Some(4))));
         let text = serde_json::to_string(&pending).unwrap();
         assert_eq!(serde_json::from_str::<PendingReveal>(&text).unwrap(), pending);

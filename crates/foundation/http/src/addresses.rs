@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_reaches_is_public() {
+    fn addresses_that_everybody_reaches_are_public() {
         for address in [
             "1.1.1.1",
             "8.8.8.8",
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_inside_somebodys_network_is_not() {
+    fn addresses_inside_a_network_are_not_public() {
         for address in [
             "0.0.0.0",
             "0.1.2.3",

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_would_move_the_path_is_refused() {
+    fn origins_that_would_move_the_path_are_refused() {
         for text in [
             "http://gateway.example.org/latest/meta-data/#",
             "http://gateway.example.org#",

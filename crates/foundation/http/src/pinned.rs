@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_several_addresses_only_permitted_ones_are_used() {
+    async fn addresses_that_are_not_permitted_are_left_out() {
         let found = resolve(&["10.0.0.1:80", "1.1.1.1:80", "[::1]:80"]).await.unwrap();
         assert_eq!(found, ["1.1.1.1:80".parse().unwrap()]);
         assert!(matches!(resolve(&[]).await, Err(LookupError::Unresolved(_))));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_refused() {
+    fn malformed_secrets_are_refused() {
         assert_eq!(
             Keypair::from_phrase("one two three").unwrap_err(),
             SecretError::Phrase

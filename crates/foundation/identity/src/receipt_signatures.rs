@@ -106,8 +106,8 @@ pub fn verify_receipts(
         .iter()
         .map(|receipt| receipt.payload.signed_bytes())
         .collect();
-    let papers = receipts.iter().zip(&parties).zip(&messages);
-    let claims: Vec<_> = papers
+    let signed_receipts = receipts.iter().zip(&parties).zip(&messages);
+    let claims: Vec<_> = signed_receipts
         .flat_map(|((receipt, (validator, miner)), message)| {
             [
                 (validator, &receipt.validator_signature),

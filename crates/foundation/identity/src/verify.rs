@@ -199,7 +199,7 @@ mod tests {
         signature: Signature,
     }
 
-    fn paper(seed: u8, message: &[u8], signed: &[u8]) -> SignedText {
+    fn text(seed: u8, message: &[u8], signed: &[u8]) -> SignedText {
         let pair = Keypair::from_seed([seed; 32]);
         SignedText {
             key: pair.hotkey(),
@@ -223,20 +223,20 @@ mod tests {
         }
     }
 
-    fn batch(papers: &[SignedText]) -> Vec<bool> {
-        let claims: Vec<SignatureClaim<'_>> = papers.iter().map(SignedText::claim).collect();
+    fn batch(texts: &[SignedText]) -> Vec<bool> {
+        let claims: Vec<SignatureClaim<'_>> = texts.iter().map(SignedText::claim).collect();
         verify_batch(&claims)
     }
 
     #[test]
     fn a_batch_says_which_claims_are_false() {
-        let mut papers: Vec<SignedText> = (0..40).map(|n| paper(n % 5, &[n], &[n])).collect();
-        assert_eq!(batch(&papers), [true; 40]);
-        papers[3].signature = papers[4].signature;
-        papers[22].key = Hotkey::from_bytes([0xff; 32]);
-        papers[23].signature = Signature::from_bytes([0x7f; 64]);
-        papers[39] = paper(1, b"wrapped by a wallet", b"<Bytes>wrapped by a wallet</Bytes>");
-        let answers = batch(&papers);
+        let mut texts: Vec<SignedText> = (0..40).map(|n| text(n % 5, &[n], &[n])).collect();
+        assert_eq!(batch(&texts), [true; 40]);
+        texts[3].signature = texts[4].signature;
+        texts[22].key = Hotkey::from_bytes([0xff; 32]);
+        texts[23].signature = Signature::from_bytes([0x7f; 64]);
+        texts[39] = text(1, b"wrapped by a wallet", b"<Bytes>wrapped by a wallet</Bytes>");
+        let answers = batch(&texts);
         let wrong: Vec<usize> = (0..40).filter(|n| !answers[*n]).collect();
         assert_eq!(wrong, [3, 22, 23]);
         assert_eq!(batch(&[]), Vec::<bool>::new());
@@ -245,11 +245,11 @@ mod tests {
     #[test]
     fn two_false_claims_do_not_make_a_true_batch() {
         // With these two swapped, the sum over both would be right if the equation did not weigh each claim at random.
-        let mut papers: Vec<SignedText> = (0..16).map(|n| paper(7, &[n], &[n])).collect();
-        let first = papers[0].signature;
-        papers[0].signature = papers[1].signature;
-        papers[1].signature = first;
-        let answers = batch(&papers);
+        let mut texts: Vec<SignedText> = (0..16).map(|n| text(7, &[n], &[n])).collect();
+        let first = texts[0].signature;
+        texts[0].signature = texts[1].signature;
+        texts[1].signature = first;
+        let answers = batch(&texts);
         assert_eq!(answers[..2], [false, false]);
         assert!(answers[2..].iter().all(|answer| *answer));
     }
@@ -262,14 +262,14 @@ mod tests {
         fn a_batch_answers_as_each_claim_would_alone(
             claims in proptest::collection::vec((0u8..4, 0u8..3, 0u8..3), 0..40),
         ) {
-            let papers: Vec<SignedText> = claims.iter().map(|(seed, says, signed)| paper(*seed, &[*says], &[*signed])).collect();
+            let texts: Vec<SignedText> = claims.iter().map(|(seed, says, signed)| text(*seed, &[*says], &[*signed])).collect();
             let alone: Vec<bool> =
-                papers.iter().map(|paper| verify(&paper.key, &paper.message, &paper.signature)).collect();
-            prop_assert_eq!(batch(&papers), alone);
+                texts.iter().map(|text| verify(&text.key, &text.message, &text.signature)).collect();
+            prop_assert_eq!(batch(&texts), alone);
         }
 
         #[test]
-        fn what_is_signed_verifies_and_any_flipped_bit_does_not(
+        fn a_signed_message_verifies_and_any_flipped_bit_does_not(
             seed: [u8; 32], message in proptest::collection::vec(any::<u8>(), 1..64), bit: usize,
         ) {
             let pair = Keypair::from_seed(seed);

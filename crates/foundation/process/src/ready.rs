@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_replaced() {
+    fn an_announced_address_is_read_back_and_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ready.json");
         assert_eq!(read(&path).unwrap(), None);

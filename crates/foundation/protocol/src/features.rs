@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_longest_value_is_not_read() {
+    fn features_behind_the_longest_value_are_not_read() {
         let long = format!("{}terms", ",".repeat(MAX_READ));
         assert_eq!(FeatureSet::parse(long.as_bytes()), FeatureSet::NONE);
     }

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said() {
+    fn faults_of_a_thresholds_file_are_named() {
         let class = r#"{"class": "always_on.cpu.8c.16gb", "stated": {"int8": 200000, "fp16": 0, "memory": 8192, "bandwidth": 1000}}"#;
         let file = |classes: &str| format!(r#"{{"format": "muster-floors/1", "classes": [{classes}]}}"#);
         ThresholdsFile::parse(&file(class)).unwrap();

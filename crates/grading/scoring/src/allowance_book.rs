@@ -330,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_named_is_what_every_validator_counts(
+        fn named_blocks_are_those_that_every_validator_counts(
             jobs in proptest::collection::vec((150_u64..700, 0_u64..60, 0_u64..400_000_000), 1..20),
         ) {
             let mut book = book(6);

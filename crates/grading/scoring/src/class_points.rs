@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_works_for_in_a_class_that_cannot_be_proven_is_burned() {
+    fn idle_points_of_a_class_that_cannot_be_proven_are_burned() {
         let members = members(&[(EPOCH / 2, 1_000), (0, 1_000)]);
         let divided = divide(&members, EPOCH, Division::Burned);
         assert_eq!(divided.points, [(miner(0), POINTS / 4)].into());

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_less_than_half_of_the_stake_gives_is_cut_away() {
+    fn weight_given_by_less_than_half_of_the_stake_is_cut_away() {
         let found = agree(&rows(&[(30, &[1, 1, 0]), (30, &[1, 1, 0]), (40, &[0, 1, 1])]));
         assert_eq!(found.weights, [UNIT / 2, UNIT / 2, 0]);
         assert_eq!(found.trust, [UNIT, UNIT, UNIT / 2]);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_a_link_or_another_file_is_not_copied() {
+    fn a_file_replaced_by_a_link_or_another_file_is_not_copied() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("c")).unwrap();
         fs::write(folder.path().join("c/w"), "12345").unwrap();

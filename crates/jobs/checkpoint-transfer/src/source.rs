@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_removes_or_replaces_stays_as_it_was() {
+    fn held_files_stay_though_the_program_removes_or_replaces_them() {
         let (folder, tree, source) = held();
         fs::write(folder.path().join("new"), "WEIGHTS").unwrap();
         fs::rename(folder.path().join("new"), folder.path().join("c/a")).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_writes_into_the_held_files_is_seen() {
+    fn writes_into_held_files_are_seen() {
         let changes: [fn(&Path); 3] = [
             |path| fs::write(path, "WEIGHTS").unwrap(),
             |path| {

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_at_the_start_is_not_new_and_a_full_folder_is_bounded() {
+    fn candidates_from_before_the_start_are_skipped_and_a_full_folder_is_bounded() {
         let mut watch = CandidateWatch::default();
         watch.skip(&[child("c1", 5, 1)], at(0));
         assert_eq!(watch.observe(&[child("c1", 5, 1)], |_| true, at(20)), None);

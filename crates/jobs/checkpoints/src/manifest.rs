@@ -372,7 +372,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again_and_in_one_way_only(
+        fn a_manifest_is_read_back_and_has_one_encoding(
             manifest in any_manifest(), at in any::<prop::sample::Index>(), flip in 1_u8..,
         ) {
             let mut bytes = manifest.to_bytes();

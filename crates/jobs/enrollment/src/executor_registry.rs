@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_at_once_one_is_admitted() {
+    fn a_token_used_by_many_at_once_admits_one() {
         let ((_folder, registry), now) = (registry(), Timestamp::from_secs(1_000));
         let secret = invite(&registry, now).secret;
         let admitted = std::thread::scope(|scope| {

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_flows_in_is_written_and_hashed() {
+    async fn downloaded_pieces_are_written_and_hashed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut sink = HashingFile::new(file.reopen().unwrap(), Some(6));
         sink.write(b"wrong").unwrap();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_listing_is_refused() {
+    fn malformed_listings_are_refused() {
         for wrong in [
             "",
             "{}",

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_found_by_digest_and_by_url() {
+    fn cached_content_is_found_by_digest_and_by_url() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::open(&root.path().join("a/b"), LIMITS).unwrap();
         assert_eq!(

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_servers_answer_the_results_fit() {
+    fn upload_results_fit_whatever_servers_answer() {
         let body = vec![1_u8; MAX_BODY];
         let header = "\u{7f}".repeat(3_000);
         let many: Vec<_> = (0..100)

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_named() {
+    fn an_output_that_is_too_large_is_named() {
         let error = packed(500).unwrap_err();
         assert!(
             error

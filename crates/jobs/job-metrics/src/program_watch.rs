@@ -472,7 +472,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_a_report_is_within_its_bounds(
+        fn a_report_stays_within_its_bounds_under_any_input(
             pieces in proptest::collection::vec((any::<bool>(), "[{}\":,a-c0-9.\\-\n ]{0,80}", 0_i64..5), 0..30),
         ) {
             let mut watch = watch(&[("a", "a([0-9.]+)")]);

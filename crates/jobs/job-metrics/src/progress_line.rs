@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_said() {
+    fn lines_that_are_no_object_are_reported() {
         for line in [
             &b"epoch 1"[..],
             b"",

@@ -342,7 +342,7 @@ mod tests {
         })
     }
 
-    fn standing(ledger: &MinerLedger, about: &[CacheKey], now: i64) -> MinerStats {
+    fn stats_at(ledger: &MinerLedger, about: &[CacheKey], now: i64) -> MinerStats {
         let about = about.iter().copied().collect();
         ledger
             .stats([miner(1)], &about, NOW(now))
@@ -351,10 +351,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_miner_knows_of_private_images_is_asked_again_when_it_is_old() {
+    fn a_miners_manifest_of_private_images_is_asked_again_when_it_is_old() {
         let mut ledger = ledger();
         let known = |ledger: &MinerLedger, now| {
-            let stats = standing(ledger, &[], now);
+            let stats = stats_at(ledger, &[], now);
             (stats.features, stats.private_images, stats.last_features)
         };
         assert_eq!(known(&ledger, 0), (None, None, None));
@@ -384,13 +384,13 @@ mod tests {
         ledger.record_manifest(miner(1), Manifest::new([(CLASS, 7)]), NOW(1_000));
         ledger.record_full(miner(1), CLASS, NOW(1_000));
         ledger.record_cached(miner(1), [image], NOW(1_000));
-        let now = standing(&ledger, &[image, CacheKey::image("b")], 1_001);
+        let now = stats_at(&ledger, &[image, CacheKey::image("b")], 1_001);
         assert_eq!((now.incidents, now.excuses, now.done, now.given), (1, 2, 1, 1));
         assert_eq!((now.open[&CLASS], now.full.len(), now.warm.len()), (1, 1, 1));
         assert_eq!(ledger.executors(miner(1), CLASS, NOW(1_001)), Some(7));
         ledger.forgive_excuse(miner(1), NOW(1_000));
-        assert_eq!(standing(&ledger, &[image], 1_001).excuses, 1);
-        let later = standing(&ledger, &[image], 1_700);
+        assert_eq!(stats_at(&ledger, &[image], 1_001).excuses, 1);
+        let later = stats_at(&ledger, &[image], 1_700);
         assert_eq!(
             (later.incidents, later.excuses, later.done, later.given),
             (0, 0, 0, 1)
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(ledger.executors(miner(1), CLASS, NOW(1_700)), None);
         ledger.close_attempt(miner(1), CLASS);
         ledger.close_attempt(miner(1), CLASS);
-        let end = standing(&ledger, &[image], 100_000);
+        let end = stats_at(&ledger, &[image], 100_000);
         assert_eq!((end.open[&CLASS], end.given, end.warm.len()), (0, 0, 0));
         ledger.forget(|_| false);
         assert!(ledger.stats([miner(1)], &BTreeSet::new(), NOW(1)).is_empty());
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn a_miner_that_stays_full_is_asked_less_often_until_it_accepts() {
         let mut ledger = ledger();
-        let until = |ledger: &MinerLedger, now| standing(ledger, &[], now).full.get(&CLASS).copied();
+        let until = |ledger: &MinerLedger, now| stats_at(ledger, &[], now).full.get(&CLASS).copied();
         let mut now = 1_000;
         for seconds in [5, 10, 20, 40, 40] {
             ledger.record_full(miner(1), CLASS, NOW(now));
@@ -424,26 +424,26 @@ mod tests {
     #[test]
     fn the_time_at_which_incidents_are_forgotten_is_known() {
         let mut ledger = ledger();
-        assert_eq!(standing(&ledger, &[], 1_000).incidents_until, None);
+        assert_eq!(stats_at(&ledger, &[], 1_000).incidents_until, None);
         ledger.record_mark(miner(1), AttemptMark::Incident, NOW(1_000));
-        let until = standing(&ledger, &[], 1_000).incidents_until.unwrap();
+        let until = stats_at(&ledger, &[], 1_000).incidents_until.unwrap();
         let before = until.secs() - 1;
-        assert_eq!(standing(&ledger, &[], before).incidents, 1);
-        assert_eq!(standing(&ledger, &[], until.secs()).incidents, 0);
+        assert_eq!(stats_at(&ledger, &[], before).incidents, 1);
+        assert_eq!(stats_at(&ledger, &[], until.secs()).incidents, 0);
     }
 
     #[test]
-    fn what_is_withdrawn_was_never_given() {
+    fn a_withdrawn_attempt_does_not_count_as_given() {
         let mut ledger = ledger();
         for at in [1_000, 1_001] {
             ledger.open_attempt(miner(1), CLASS);
             ledger.record_offer(miner(1), NOW(at));
         }
         ledger.withdraw_attempt(miner(1), CLASS, NOW(1_001));
-        let now = standing(&ledger, &[], 1_002);
+        let now = stats_at(&ledger, &[], 1_002);
         assert_eq!((now.open[&CLASS], now.given), (1, 1));
         ledger.withdraw_attempt(miner(1), CLASS, NOW(5));
-        assert_eq!(standing(&ledger, &[], 1_002).given, 1, "nothing was given then");
+        assert_eq!(stats_at(&ledger, &[], 1_002).given, 1, "nothing was given then");
     }
 
     #[test]

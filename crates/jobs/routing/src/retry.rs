@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_not_the_users_fault_is_tried_elsewhere() {
+    fn failures_that_are_not_the_users_are_tried_elsewhere() {
         for &reason in HordeFailureReason::ALL {
             assert_eq!(
                 next_step(&horde(reason, None), FIRST),

@@ -96,7 +96,7 @@ fn executors_on_paper_attract_no_jobs_once_capacity_is_proven() {
 #[test]
 fn every_exclusion_names_its_reason() {
     let of = |count| Some(Manifest::new([(CLASS, count)]));
-    let standings = [
+    let stats = [
         (
             miner(4),
             MinerStats {
@@ -144,7 +144,7 @@ fn every_exclusion_names_its_reason() {
     wish.tried.insert(miner(3));
     let mut policy = policy();
     policy.blacklist.insert(miner(9));
-    let route = route(&wish, &subjects, &standings, &policy);
+    let route = route(&wish, &subjects, &stats, &policy);
     let reasons: Vec<_> = route.excluded.iter().map(|e| (e.uid, e.reason)).collect();
     assert_eq!(
         reasons,
@@ -195,16 +195,16 @@ fn every_exclusion_names_its_reason() {
 
 #[test]
 fn each_drawback_has_its_price() {
-    let one = |standing: MinerStats| {
+    let one = |stats: MinerStats| {
         let wish = JobRequirements {
             inputs: [CacheKey::image("input"), CacheKey::image("more")].into(),
             ..wish(1)
         };
-        let standings = [(miner(1), standing)].into();
+        let stats = [(miner(1), stats)].into();
         route(
             &wish,
             &[subject(1, Some(1)), subject(2, Some(1))],
-            &standings,
+            &stats,
             &policy(),
         )
         .candidates
@@ -273,7 +273,7 @@ fn each_drawback_has_its_price() {
 
 #[test]
 fn the_reliable_come_before_the_full_of_excuses() {
-    let standings = [
+    let stats = [
         (
             miner(1),
             MinerStats {
@@ -291,7 +291,7 @@ fn the_reliable_come_before_the_full_of_excuses() {
     ]
     .into();
     let subjects: Vec<_> = (1..=4).map(|seed| subject(seed, Some(u16::from(seed)))).collect();
-    let route = route(&wish(9), &subjects, &standings, &policy());
+    let route = route(&wish(9), &subjects, &stats, &policy());
     assert_eq!(order(&route)[2..], [1, 4], "and excuses leave nobody out");
 }
 
@@ -330,8 +330,8 @@ fn many(executors: &[u32], jobs: u32, same_image: bool) -> Vec<u32> {
             wish.image = CacheKey::image(&job.to_string());
         }
         let about = [wish.image].into();
-        let standings = ledger.stats(subjects.iter().map(|subject| subject.miner), &about, now);
-        let chosen = route(&wish, &subjects, &standings, &policy()).candidates[0];
+        let stats = ledger.stats(subjects.iter().map(|subject| subject.miner), &about, now);
+        let chosen = route(&wish, &subjects, &stats, &policy()).candidates[0];
         ledger.record_offer(chosen.miner, now);
         ledger.record_cached(chosen.miner, about, now);
         ledger.record_mark(chosen.miner, AttemptMark::Done, now);
@@ -346,7 +346,7 @@ fn an_image_at_hand_is_worth_a_lead_and_not_all_the_work() {
     assert!(got.iter().all(|count| *count >= 100), "{got:?}");
 }
 
-fn standing() -> impl Strategy<Value = MinerStats> {
+fn any_stats() -> impl Strategy<Value = MinerStats> {
     (
         (0u32..4, 0u32..9, 0u32..5, 0u32..9, 0u32..50),
         proptest::option::of(0u32..4),
@@ -377,29 +377,29 @@ proptest! {
     #[test]
     fn nobody_who_must_be_left_out_is_asked_and_everyone_is_placed_once(
         ports in proptest::collection::vec(proptest::option::of(0u16..3), 0..12),
-        known in proptest::collection::vec(standing(), 12),
+        known in proptest::collection::vec(any_stats(), 12),
         tried in proptest::collection::btree_set(0u8..12, 0..4),
         banned in proptest::collection::btree_set(0u8..12, 0..3),
         seed in any::<u128>(),
     ) {
         let mut subjects: Vec<_> = (0u8..).zip(&ports).map(|(seed, port)| subject(seed, *port)).collect();
-        let standings: BTreeMap<_, _> = (0u8..).zip(known).map(|(seed, standing)| (miner(seed), standing)).collect();
+        let stats: BTreeMap<_, _> = (0u8..).zip(known).map(|(seed, stats)| (miner(seed), stats)).collect();
         let mut wish = wish(seed);
         wish.tried = tried.iter().map(|seed| miner(*seed)).collect();
         let mut policy = policy();
         policy.blacklist = banned.iter().map(|seed| miner(*seed)).collect();
-        let one = route(&wish, &subjects, &standings, &policy);
+        let one = route(&wish, &subjects, &stats, &policy);
         subjects.reverse();
-        let two = route(&wish, &subjects, &standings, &policy);
+        let two = route(&wish, &subjects, &stats, &policy);
         prop_assert_eq!(&one, &two, "the order in which miners are looked at decides nothing");
         prop_assert_eq!(one.candidates.len() + one.excluded.len(), subjects.len());
         for candidate in &one.candidates {
-            let standing = &standings[&candidate.miner];
+            let stats = &stats[&candidate.miner];
             prop_assert!(candidate.miner != miner(0) && candidate.address.port() != 0);
             prop_assert!(!wish.tried.contains(&candidate.miner) && !policy.blacklist.contains(&candidate.miner));
-            prop_assert!(standing.incidents < 3 && standing.full.is_empty());
-            if let Some(manifest) = &standing.manifest {
-                prop_assert!(standing.open[&CLASS] < manifest.count(CLASS));
+            prop_assert!(stats.incidents < 3 && stats.full.is_empty());
+            if let Some(manifest) = &stats.manifest {
+                prop_assert!(stats.open[&CLASS] < manifest.count(CLASS));
             }
         }
         prop_assert!(one.candidates.windows(2).all(|pair| pair[0].cost.total() <= pair[1].cost.total()));
@@ -407,23 +407,23 @@ proptest! {
     }
 
     #[test]
-    fn what_speaks_against_a_miner_never_moves_it_forward(
-        known in proptest::collection::vec(standing(), 5), seed in any::<u128>(), worse in 0usize..3,
+    fn worse_facts_about_a_miner_never_move_it_forward(
+        known in proptest::collection::vec(any_stats(), 5), seed in any::<u128>(), worse in 0usize..3,
     ) {
         let subjects: Vec<_> = (1u8..=5).map(|seed| subject(seed, Some(1))).collect();
-        let mut standings: BTreeMap<_, _> = (1u8..).zip(known).map(|(seed, standing)| (miner(seed), standing)).collect();
-        let place = |standings: &_| {
-            let route = route(&wish(seed), &subjects, standings, &policy());
+        let mut stats: BTreeMap<_, _> = (1u8..).zip(known).map(|(seed, stats)| (miner(seed), stats)).collect();
+        let place = |stats: &_| {
+            let route = route(&wish(seed), &subjects, stats, &policy());
             order(&route).iter().position(|uid| *uid == 1).unwrap_or(usize::MAX)
         };
-        let before = place(&standings);
-        let one = standings.get_mut(&miner(1)).unwrap();
+        let before = place(&stats);
+        let one = stats.get_mut(&miner(1)).unwrap();
         match worse {
             0 => one.incidents += 1,
             1 => one.excuses += 1,
             _ => one.warm.clear(),
         }
-        prop_assert!(place(&standings) >= before);
+        prop_assert!(place(&stats) >= before);
     }
 
     #[test]

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_is_roles_and_texts_or_prompts() {
+    fn the_input_digest_covers_roles_and_texts_or_prompts() {
         let expected = |parts: &[&str]| {
             let mut bytes = Vec::new();
             for part in parts {

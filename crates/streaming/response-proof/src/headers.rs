@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_one_hop_stays_there() {
+    fn headers_of_one_hop_are_removed() {
         let mut headers = map(&[
             ("connection", "close, X-Secret"),
             ("keep-alive", "timeout=5"),

@@ -165,7 +165,7 @@ mod tests {
         }
 
         #[test]
-        fn what_joins_leaves_once(
+        fn an_item_that_joins_a_queue_leaves_it_once(
             moves in proptest::collection::vec((0_u8..4, 0_u32..20, any::<bool>()), 0..200),
         ) {
             let mut queue = FairQueue::new(30, 10);

@@ -434,7 +434,7 @@ mod tests {
     #[test]
     fn the_file_of_a_url_is_found_at_every_facilitator_and_nowhere_else() {
         let id = "11111111-2222-4333-8444-555555555555";
-        for base in ["http://127.0.0.1:8090", "https://door.example/below"] {
+        for base in ["http://127.0.0.1:8090", "https://facilitator.example/below"] {
             for deed in ["upload", "content"] {
                 let url = format!("{base}/files/{id}/{deed}?Expires=1&Signature=2");
                 assert_eq!(file_of(&url).as_deref(), Some(id));

@@ -6,7 +6,7 @@
 //! use muster_client::{Client, Credential};
 //!
 //! let credential = Credential::key("msk_…");
-//! let client = Client::connect("https://door.example.org", credential, clock).await?;
+//! let client = Client::connect("https://facilitator.example.org", credential, clock).await?;
 //! for job in client.jobs(1, 10).await?.results {
 //!     println!("{} {}", job.uuid, job.status);
 //! }

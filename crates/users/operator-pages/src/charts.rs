@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use muster_curves::{ChartRanges, number};
-use muster_page_frame::text::plain;
+use muster_page_layout::text::plain;
 use muster_status_views::audits::{EvidenceRow, RocRow, TestRow};
 
 /// The size of a chart of evidence in its own units.

@@ -1,8 +1,8 @@
 //! The parts that operators' pages repeat.
 
 use maud::{Markup, html};
-use muster_page_frame::document::{NavigationEntry, PageHead, page, scroll};
-use muster_page_frame::text::{plain, shorten};
+use muster_page_layout::document::{NavigationEntry, PageHead, page, scroll};
+use muster_page_layout::text::{plain, shorten};
 use muster_protocol::Timestamp;
 
 use crate::CallAnswer;
@@ -124,7 +124,7 @@ pub(crate) fn key(text: &str) -> Markup {
 /// A time, or a dash.
 pub(crate) fn when(at: Option<Timestamp>, now: Timestamp) -> Markup {
     match at {
-        Some(at) => muster_page_frame::text::time(at, now),
+        Some(at) => muster_page_layout::text::time(at, now),
         None => html! { "—" },
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use muster_page_frame::text::{bytes, number, plain, span};
+use muster_page_layout::text::{bytes, number, plain, span};
 use muster_protocol::Timestamp;
-use muster_status_views::miner::{MachineStatus, MinerStatus, StatedGrade};
+use muster_status_views::miner::{MachineStatus, MinerStatus, PublishedGrade};
 
 use crate::CallAnswer;
 use crate::charts::load_curve;
@@ -383,7 +383,7 @@ fn grades(status: &MinerStatus, now: Timestamp) -> Markup {
     }
 }
 
-fn grade_part(grade: &StatedGrade, now: Timestamp) -> Markup {
+fn grade_part(grade: &PublishedGrade, now: Timestamp) -> Markup {
     let credit = |credit: u64| format!("{}.{:03}", credit / 1_000, credit % 1_000);
     let rows: Vec<_> = grade
         .probes

@@ -267,12 +267,12 @@ pub struct ValidatorGrades {
     /// The reason for which there are no grades; empty if there are some.
     pub reason: String,
     /// The grades by class and kind of probe.
-    pub grades: Vec<StatedGrade>,
+    pub grades: Vec<PublishedGrade>,
 }
 
 /// The grade of a miner's executors of one class by one kind of probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StatedGrade {
+pub struct PublishedGrade {
     /// The class of executor.
     pub class: String,
     /// `announced` or `unannounced`.
@@ -286,7 +286,7 @@ pub struct StatedGrade {
     /// Those of them that the miner refused without an excuse.
     pub refused: u32,
     /// The newest probes behind it, the newest first; at most [`MAX_PROBES`].
-    pub probes: Vec<StatedProbe>,
+    pub probes: Vec<PublishedProbe>,
 }
 
 /// The most probes of one grade.
@@ -294,7 +294,7 @@ pub const MAX_PROBES: usize = 8;
 
 /// One probe of the miner's executors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StatedProbe {
+pub struct PublishedProbe {
     /// The time of the probe.
     pub at: Timestamp,
     /// The executors in the miner's manifest then; 0 if the validator does not say.

@@ -153,7 +153,7 @@ async fn a_reorganisation_may_forget_transactions() {
 }
 
 #[tokio::test]
-async fn what_is_final_is_not_given_up() {
+async fn final_blocks_are_not_given_up() {
     let chain = Chain::start().await;
     let client = chain.client().await;
     finality(&client, Some(3), None).await;

@@ -64,7 +64,7 @@ async fn a_larger_tip_replaces_and_a_smaller_does_not() {
 }
 
 #[tokio::test]
-async fn what_was_in_a_block_is_not_taken_again_for_a_while() {
+async fn a_transaction_of_a_block_is_banned_for_a_while() {
     let chain = Chain::start().await;
     let client = chain.client().await;
     let transaction = chain.sign(Alice, 0, weights());
@@ -158,7 +158,7 @@ async fn the_pool_has_room_for_so_many_bytes() {
 }
 
 #[tokio::test]
-async fn what_no_block_can_hold_is_refused() {
+async fn a_transaction_larger_than_a_block_is_refused() {
     let chain = Chain::start().await;
     let client = chain.client().await;
     let (code, said) = refused(&client, &chain.sign(Alice, 0, remark(1, 5_000_000))).await;
@@ -169,7 +169,7 @@ async fn what_no_block_can_hold_is_refused() {
 }
 
 #[tokio::test]
-async fn what_exceeds_a_block_waits_for_the_next() {
+async fn transactions_that_exceed_a_block_wait_for_the_next() {
     let chain = Chain::start().await;
     let client = chain.client().await;
     for key in [Alice, Bob] {

@@ -40,7 +40,7 @@ fn the_default_can_be_printed_and_read() {
 }
 
 #[test]
-fn what_is_not_given_has_defaults() {
+fn absent_fields_of_a_specification_have_defaults() {
     assert_eq!(Spec::parse("{}").unwrap(), Spec::default());
     let spec = Spec::parse(r#"{"subnets":[{"netuid":3,"tempo":7}]}"#).unwrap();
     let subnet = &spec.subnets[0];
@@ -75,7 +75,7 @@ fn another_specification_is_another_chain() {
 }
 
 #[test]
-fn what_is_not_a_specification_is_refused() {
+fn malformed_specifications_are_refused() {
     for text in ["", "{", "[]", "7", "\u{feff}{}", "{\"subnets\":", "nul"] {
         let problems = Spec::parse(text).unwrap_err();
         assert!(problems.lines()[0].starts_with("not "), "{text:?}: {problems}");

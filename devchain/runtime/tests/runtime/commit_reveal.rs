@@ -110,7 +110,7 @@ fn mechanisms_have_commits_of_their_own() {
 }
 
 #[test]
-fn who_may_commit() {
+fn commits_of_keys_outside_the_subnet_are_refused() {
     committing().execute_with(|| {
         assert_noop!(
             commit(dave(), NET, H256::zero()),

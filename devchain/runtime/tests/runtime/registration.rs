@@ -53,7 +53,7 @@ fn where_one_may_register() {
 }
 
 #[test]
-fn whom_one_may_register() {
+fn registrations_of_known_or_foreign_hotkeys_are_refused() {
     chain(|_| ()).execute_with(|| {
         let again = SubtensorModule::burned_register(by(bob()), NET, bob());
         assert_noop!(again, Error::HotKeyAlreadyRegisteredInSubNet);

@@ -50,7 +50,7 @@ fn a_tls_key_is_stored_where_it_is_one() {
 }
 
 #[test]
-fn what_cannot_be_served() {
+fn axons_that_cannot_be_served_are_refused() {
     chain(|_| ()).execute_with(|| {
         assert_noop!(serve(bob(), NOWHERE, IP, 1, 4), Error::SubnetNotExists);
         assert_noop!(serve(dave(), NET, IP, 1, 4), Error::HotKeyNotRegisteredInNetwork);

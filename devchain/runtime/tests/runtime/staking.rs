@@ -38,7 +38,7 @@ fn stake_is_paid_for_and_given_back() {
 }
 
 #[test]
-fn what_cannot_be_staked_or_taken_back_is_named() {
+fn stakes_that_cannot_be_added_or_removed_are_refused_by_name() {
     chain(|_| ()).execute_with(|| {
         assert_noop!(add(dave(), alice(), NOWHERE, AMOUNT), Error::SubnetNotExists);
         assert_noop!(add(dave(), alice(), NET, LEAST_STAKE - 1), Error::AmountTooLow);

@@ -121,7 +121,7 @@ fn a_late_round_is_awaited_within_the_epoch_only() {
 }
 
 #[test]
-fn of_several_commits_the_last_stands() {
+fn the_last_of_several_commits_stands() {
     committing().execute_with(|| {
         come(100);
         for target in [1, 2] {
@@ -134,7 +134,7 @@ fn of_several_commits_the_last_stands() {
 }
 
 #[test]
-fn what_is_not_allowed_is_dropped_with_its_reason() {
+fn forbidden_timelocked_weights_are_dropped_with_their_reason() {
     let check = |bytes: fn() -> Vec<u8>, reason| {
         committing().execute_with(|| {
             come(100);

@@ -151,7 +151,7 @@ async fn the_sandbox_runs_in_gvisor_too() {
 }
 
 #[tokio::test]
-async fn on_an_engine_that_maps_users_a_jobs_root_is_nobody_and_its_folders_are_its_own() {
+async fn a_jobs_root_is_nobody_on_an_engine_that_maps_users_and_owns_its_folders() {
     let dockerd = Dockerd::remapped().await.unwrap();
     let engine = dockerd.connect().await.unwrap();
     let archive = image::load_probe(&engine).await.unwrap();

@@ -45,7 +45,7 @@ fn a_user_sets_no_terms_of_a_sealed_session() {
 }
 
 #[test]
-fn what_the_sdk_sends_is_a_job_with_its_order_kept() {
+fn a_job_of_the_sdk_keeps_the_order_of_its_fields() {
     let job = parse_job(&serde_json::to_vec(&body()).unwrap()).unwrap();
     assert_eq!(job.artifacts_dir, None);
     assert_eq!(job.env.keys().collect::<Vec<_>>(), ["B", "A"]);

@@ -246,7 +246,7 @@ async fn blocks_count_towards_their_account() {
 }
 
 #[tokio::test]
-async fn what_no_kept_checkpoint_names_goes_and_what_a_lost_list_names_stays() {
+async fn unreferenced_checkpoint_blocks_go_and_those_of_a_lost_list_stay() {
     for bench in Bench::all().await {
         let url = bench.grant(JOB).await;
         let [first, second, third] = [b"first" as &[u8], b"second", b"third"];

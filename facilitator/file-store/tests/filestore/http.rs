@@ -79,7 +79,7 @@ async fn parts_come_in_order_and_whoever_is_lost_is_told_where_to_go_on() {
 }
 
 #[tokio::test]
-async fn what_came_before_a_connection_broke_need_not_be_sent_again() {
+async fn bytes_that_came_before_a_connection_broke_need_not_be_sent_again() {
     for store in each().await {
         let content = noise(20 * MIB);
         let file = store.announce(20 * MIB, Some(Digest::of(&content))).await;
@@ -250,7 +250,7 @@ async fn a_url_permits_one_thing_with_one_file_for_a_while() {
 }
 
 #[tokio::test]
-async fn of_two_uploads_at_once_one_is_told_that_it_was_overtaken() {
+async fn an_upload_overtaken_by_another_is_refused_with_409() {
     for store in each().await {
         let file = store.announce(2_000, None).await;
         assert_eq!(store.part(&file, &[1; 1_000], 0, "2000").await.status(), 202);

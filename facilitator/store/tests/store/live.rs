@@ -4,7 +4,7 @@ use super::retention::sweep_at;
 use super::*;
 
 #[tokio::test]
-async fn what_a_job_says_is_its_validators_word_and_bounded() {
+async fn live_output_is_taken_from_the_jobs_validator_alone_and_bounded() {
     for (test, store) in engines().await {
         let (validator, bounds) = (
             validator_key("Validator"),

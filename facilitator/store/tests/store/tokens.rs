@@ -44,7 +44,7 @@ async fn requests_at_once_get_no_more_tokens_than_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn what_a_request_did_not_use_is_given_back() {
+async fn tokens_that_a_request_did_not_use_are_given_back() {
     for (test, store) in engines().await {
         let reserved = reserve(&store, pair(50, 50), 100, 0).await.unwrap();
         let full = reserve(&store, pair(1, 1), 100, 1).await.unwrap_err();

@@ -33,7 +33,7 @@ async fn is_signed_in(store: &Store, number: u8, now: i64) -> bool {
 }
 
 #[tokio::test]
-async fn of_many_uses_of_a_link_at_once_one_signs_in() {
+async fn a_sign_in_link_used_by_many_at_once_signs_in_one() {
     for (test, store) in engines().await {
         store
             .create_web_link(&user(), &secret(1), at(60), at(0))

@@ -178,7 +178,7 @@ async fn sessions_are_bounded_in_age_and_number_and_end_when_asked() {
 #[tokio::test]
 async fn behind_tls_cookies_travel_over_tls_only() {
     let facilitator = Facilitator::start_with(Arc::new(TestClock::default()), |config| {
-        config.public_url = Some("https://door.example".to_owned());
+        config.public_url = Some("https://facilitator.example".to_owned());
     })
     .await;
     let answer = reqwest::get(facilitator.url("/sign-in")).await.unwrap();

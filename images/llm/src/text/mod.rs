@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_become_a_stop_is_held_back() {
+    fn text_that_may_become_a_stop_is_held_back() {
         let (out, stopped) = written(
             &["END", "\n\n"],
             &[b"aE", b"N", b"x\n", b"b", b"c EN", b"D never"],

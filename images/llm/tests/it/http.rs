@@ -331,7 +331,7 @@ fn a_client_that_goes_is_forgotten() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_openais_words() {
+fn senseless_requests_are_refused_with_openais_errors() {
     let server = server();
     let over = json!({"prompt": vec![1; CONTEXT], "max_tokens": 1});
     assert_eq!(

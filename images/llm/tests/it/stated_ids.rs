@@ -240,7 +240,7 @@ fn other_prompts_texts_and_ends_are_refused_each_with_its_code() {
 }
 
 #[test]
-fn what_the_stream_held_back_is_no_part_of_an_answer_that_was_broken_off() {
+fn text_held_back_by_the_stream_is_no_part_of_a_broken_answer() {
     let reference = engine(&[]);
     let request = json!({
         "model": "test", "prompt": "The history of the", "max_tokens": 24, "seed": 3, "stream": true,

@@ -221,7 +221,7 @@ async fn an_executor_whose_lease_goes_on_is_kept_and_released_after_it() {
 
 /// The miner is killed while its command still works: the next process waits for it and then releases.
 #[tokio::test]
-async fn what_a_killed_miner_left_is_released_by_the_next_one_after_its_command_has_ended() {
+async fn machines_of_a_killed_miner_are_released_by_the_next_one_once_its_command_ended() {
     let cloud = Cloud::new();
     let order = order();
     let name = format!("muster-{}", order.token.attempt());
@@ -252,7 +252,7 @@ async fn what_a_killed_miner_left_is_released_by_the_next_one_after_its_command_
 /// The command of a killed miner takes longer than a command may: the next process releases beside it, keeps the
 /// record, and releases what the command makes in the end. Another machine does not wait for that.
 #[tokio::test]
-async fn what_a_command_makes_after_its_time_is_released_too() {
+async fn a_machine_made_after_its_commands_time_is_released() {
     let cloud = Cloud::new();
     let (slow, other) = (order(), order());
     let name = |order: &Order| format!("muster-{}", order.token.attempt());

@@ -303,11 +303,11 @@ fn a_lease_forgets_the_login_once_its_executor_has_it() {
 fn no_more_private_images_are_taken_than_executors_take_them() {
     let mut book = open();
     book.rules.manifest = Manifest::default();
-    let standing = ExecutorCapacity {
+    let persistent = ExecutorCapacity {
         all: Manifest::new([(ExecutorClass::AlwaysOnTest, 3)]),
         private_images: Manifest::new([(ExecutorClass::AlwaysOnTest, 1)]),
     };
-    apply(&mut book, [joined(1), Event::Capacity(standing)]);
+    apply(&mut book, [joined(1), Event::Capacity(persistent)]);
     let first = apply(&mut book, [offered_with_login(1)]);
     let started = first.iter().any(|effect| {
         matches!(
@@ -325,7 +325,7 @@ fn no_more_private_images_are_taken_than_executors_take_them() {
     assert_eq!(told(&everybodys, 1)[0], "V0AcceptJobRequest");
     let none = ExecutorCapacity {
         private_images: Manifest::default(),
-        ..book.standing.clone()
+        ..book.persistent.clone()
     };
     apply(&mut book, [Event::Capacity(none)]);
     let effects = apply(&mut book, [offered_with_login(4)]);

@@ -349,7 +349,7 @@ fn a_new_connection_hears_the_story_so_far_and_what_follows() {
 }
 
 #[test]
-fn what_a_dead_connection_had_sent_does_not_silence_its_successor() {
+fn messages_of_a_dead_connection_do_not_silence_its_successor() {
     let mut book = open();
     // The validator was killed and came back as 2; what it had sent over 1 is read last, then 1 is found dead.
     apply(&mut book, [joined(2), joined(1), offered(2, 7), offered(1, 7)]);
@@ -470,7 +470,7 @@ fn a_validator_that_is_not_muster_is_never_sent_what_is_ours() {
 }
 
 #[test]
-fn a_token_opens_the_door_once_and_only_its_own() {
+fn a_token_admits_once_and_only_its_own() {
     let mut book = open();
     apply(&mut book, [joined(1), offered(1, 1)]);
     let details = |effects: Vec<Effect>| {
@@ -543,10 +543,10 @@ fn receipts_for_attempts_that_never_ran_here_are_refused() {
 
 #[test]
 fn a_restart_ends_what_was_open_and_keeps_what_is_owed() {
-    let record = |n, standing| LeaseRecord {
+    let record = |n, status| LeaseRecord {
         attempt: attempt(n),
         validator: validator(),
-        standing,
+        status,
         held: None,
         receipts: vec![ReceiptKind::Started],
         at: start(),
@@ -560,7 +560,7 @@ fn a_restart_ends_what_was_open_and_keeps_what_is_owed() {
     let [
         Effect::Write(LeaseWrite::Ended {
             attempt: ended,
-            standing: LeaseStatus::Owed,
+            status: LeaseStatus::Owed,
             history,
             ..
         }),
@@ -671,7 +671,7 @@ fn no_receipt_outlives_the_memory_of_its_attempt() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
     #[test]
-    fn whatever_happens_the_promises_hold(
+    fn the_lease_tables_promises_hold_under_any_events(
         events in prop::collection::vec((any_event(), 0_u64..20), 1..80),
     ) {
         let mut book = open();
@@ -734,7 +734,7 @@ proptest! {
 }
 
 #[test]
-fn standing_executors_are_capacity_and_only_muster_is_told_at_once() {
+fn persistent_executors_are_capacity_and_only_muster_is_told_at_once() {
     let (mut book, now) = (open(), start());
     const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
     for (connection, muster, features) in [

@@ -409,7 +409,7 @@ async fn a_restarted_miner_gives_up_executors_that_do_not_come_back_and_those_th
     assert!(matches!(
         lost[0],
         Effect::Write(LeaseWrite::Ended {
-            standing: LeaseStatus::Owed,
+            status: LeaseStatus::Owed,
             ..
         })
     ));

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_not_fine_says_what_to_do() {
+    fn every_fault_of_a_machine_names_its_mend() {
         let nothing = MachineFacts {
             ports: vec![PortFacts {
                 role: "miner".to_owned(),
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_away_must_answer_whoever_needs_it() {
+    fn remote_services_must_answer_the_roles_that_need_them() {
         let mut facts = well();
         let silent = |url: &str| {
             Some(RemoteFacts {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use muster_protocol::Timestamp;
 use muster_status_views::miner::{
-    DeclinedOffer, Earnings, EndedLease, LeaseView, MachineStatus, MinerStatus, Places, ServedValidator,
-    StatedGrade,
+    DeclinedOffer, Earnings, EndedLease, LeaseView, MachineStatus, MinerStatus, Places, PublishedGrade,
+    ServedValidator,
 };
 
 use super::panel::{Fact, Mark, Panel, PanelRow};
@@ -250,7 +250,7 @@ fn validator_row(validator: &ServedValidator, status: &MinerStatus) -> PanelRow 
     }
 }
 
-fn describe_grade(grade: &StatedGrade) -> String {
+fn describe_grade(grade: &PublishedGrade) -> String {
     format!(
         "{} by {} probes: {} proven, credit {}, {} of {} offers refused",
         grade.class,

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use muster_audit::Verdict;
-use muster_audit_witness::store::{ListedFinding, LogCount, ToldVerdict};
-use muster_audit_witness::{AppealError, WitnessStore, appeal};
+use muster_audit_check::store::{ListedFinding, LogCount, ToldVerdict};
+use muster_audit_check::{AppealError, AuditCheckStore, appeal};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletPath, load_hotkey};
 use muster_protocol::{Digest, Timestamp};
@@ -86,7 +86,7 @@ impl MinerEvidence {
     /// appeal against.
     pub async fn answer(&self, url: &str, wallet: &WalletPath, now: Timestamp) -> Result<String> {
         let pool = muster_store::open(url).await?;
-        let store = WitnessStore::new(pool.clone());
+        let store = AuditCheckStore::new(pool.clone());
         let answer = match self {
             Self::Audits(asked) => asked.run(&store).await,
             Self::Appeal(asked) => match load_hotkey(wallet) {
@@ -101,7 +101,7 @@ impl MinerEvidence {
 }
 
 impl MinerAudits {
-    async fn run(&self, store: &WitnessStore) -> Result<String> {
+    async fn run(&self, store: &AuditCheckStore) -> Result<String> {
         match &self.command {
             None | Some(MinerAuditsCommand::Ls) => self.list(store).await,
             Some(MinerAuditsCommand::Show { bundle }) => {
@@ -118,7 +118,7 @@ impl MinerAudits {
         }
     }
 
-    async fn list(&self, store: &WitnessStore) -> Result<String> {
+    async fn list(&self, store: &AuditCheckStore) -> Result<String> {
         let logs = store.log_counts().await?;
         let verdicts = store.verdicts().await?;
         let findings = store.findings().await?;
@@ -130,13 +130,13 @@ impl MinerAudits {
     }
 }
 
-async fn bundle_of(store: &WitnessStore, bundle: Digest) -> Result<String> {
+async fn bundle_of(store: &AuditCheckStore, bundle: Digest) -> Result<String> {
     let text = store.bundle(bundle).await?;
     text.ok_or(ScoreToolError::NoBundle)
 }
 
 impl MinerAppeal {
-    async fn run(&self, store: &WitnessStore, key: &Keypair, now: Timestamp) -> Result<String> {
+    async fn run(&self, store: &AuditCheckStore, key: &Keypair, now: Timestamp) -> Result<String> {
         let appeals = appeal(store, key, self.bundle, &self.reason, now).await?;
         let mut text = String::new();
         for (validator, signed) in appeals {

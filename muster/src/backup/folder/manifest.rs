@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_again_and_whole() {
+    fn a_backups_manifest_is_read_back_whole() {
         let (folder, manifest) = backup();
         assert_eq!(Manifest::read(folder.path()).unwrap(), manifest);
         assert_eq!(manifest.files.keys().collect::<Vec<_>>(), ["deep/file"]);

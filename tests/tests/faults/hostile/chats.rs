@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use super::doors_users::{announce, base, client, connect_as_validator, named};
+use super::outside_users::{announce, base, client, connect_as_validator, named};
 use super::support::{reconfigure, set};
 
 const TOKENS: i64 = 450;
@@ -79,8 +79,8 @@ fn chats_at_once_get_no_more_tokens_than_their_account_has_and_a_kill_gives_none
     let gateway = runtime.block_on(HeldGateway::open()).unwrap();
     let connect = |parts: &Parts| {
         runtime.block_on(async {
-            let door = parts.address(Role::Facilitator);
-            let mut validator = connect_as_validator(door, &parts.keys().validator).await?;
+            let address = parts.address(Role::Facilitator);
+            let mut validator = connect_as_validator(address, &parts.keys().validator).await?;
             announce(&mut validator, &gateway.url).await?;
             anyhow::Ok(validator)
         })

@@ -1,4 +1,4 @@
-//! A miner's door: validators that want every executor, and readers of its receipts.
+//! A miner's listener: validators that want every executor, and readers of its receipts.
 
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -30,8 +30,8 @@ struct Validator {
 
 impl Validator {
     /// Connects and takes the manifest.
-    async fn connect(door: SocketAddr, miner: MinerKey, keys: &Keypair) -> Result<Self> {
-        let url = format!("ws://{door}/v0.1/validator_interface/{}", keys.hotkey());
+    async fn connect(address: SocketAddr, miner: MinerKey, keys: &Keypair) -> Result<Self> {
+        let url = format!("ws://{address}/v0.1/validator_interface/{}", keys.hotkey());
         let mut socket = muster_websocket::connect(&url, &Limits::miner()).await?;
         let greeting = sign_validator_auth(keys, miner, SystemClock::new().now());
         socket
@@ -125,10 +125,10 @@ fn one_validator_cannot_lease_every_executor_of_a_miner() {
     })
     .unwrap();
     let runtime = Runtime::new().unwrap();
-    let (door, miner) = (parts.address(Role::Miner), MinerKey(parts.keys().miner.hotkey()));
+    let (address, miner) = (parts.address(Role::Miner), MinerKey(parts.keys().miner.hotkey()));
     let connect = |keys: &Keypair| {
         wait_for("the miner's service", || {
-            anyhow::Ok(runtime.block_on(Validator::connect(door, miner, keys)).ok())
+            anyhow::Ok(runtime.block_on(Validator::connect(address, miner, keys)).ok())
         })
         .unwrap()
     };
@@ -160,8 +160,8 @@ fn memory(parts: &Parts, role: Role) -> Result<(u64, u64)> {
 }
 
 /// Asks for a part of a page and leaves the answer to be read.
-fn ask_for_page(door: SocketAddr, page: i64, range: &str) -> Result<TcpStream> {
-    let mut stream = TcpStream::connect(door)?;
+fn ask_for_page(address: SocketAddr, page: i64, range: &str) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(patience()))?;
     let head = format!(
         "GET /receipts/{page}.jsonl HTTP/1.1\r\nHost: x\r\nConnection: close\r\nRange: bytes={range}\r\n\r\n"
@@ -179,7 +179,7 @@ fn a_part_of_a_huge_receipt_page_costs_what_is_sent_of_it() {
         ..Layout::default()
     };
     let parts = Parts::start(&layout).unwrap();
-    let door = parts.address(Role::Miner);
+    let address = parts.address(Role::Miner);
     // A page that the miner does not write to yet.
     let page = page_of(SystemClock::new().now()) + 1;
     let mut file =
@@ -192,14 +192,14 @@ fn a_part_of_a_huge_receipt_page_costs_what_is_sent_of_it() {
     // Readers of everything who read only the beginning of it.
     let greedy: Vec<_> = (0..32)
         .map(|_| {
-            let mut stream = ask_for_page(door, page, "0-").unwrap();
+            let mut stream = ask_for_page(address, page, "0-").unwrap();
             stream.read_exact(&mut [0; 4_096]).unwrap();
             stream
         })
         .collect();
     let range = format!("{PLACE}-{}", PLACE + 5);
     let mut answer = String::new();
-    ask_for_page(door, page, &range)
+    ask_for_page(address, page, &range)
         .unwrap()
         .read_to_string(&mut answer)
         .unwrap();

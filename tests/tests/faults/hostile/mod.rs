@@ -4,8 +4,8 @@
 
 mod addresses;
 mod chats;
-mod doors_connections;
-mod doors_users;
+mod connections;
 mod machine;
 mod miners;
+mod outside_users;
 mod support;

@@ -93,7 +93,7 @@ impl Column {
         let runtime = &self.runtime;
         wait_for("a miner that owes nothing", || {
             let records = runtime.block_on(store.records())?;
-            let open = records.iter().any(|record| match record.standing {
+            let open = records.iter().any(|record| match record.status {
                 LeaseStatus::Open | LeaseStatus::Owed => true,
                 LeaseStatus::Settled | LeaseStatus::Cancelled => false,
             });

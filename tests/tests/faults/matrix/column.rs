@@ -14,7 +14,7 @@ use muster_protocol::rest::CreateJob;
 use muster_protocol::{AttemptId, JobId, JobStatus};
 use muster_testbed::{free_address, wait_for};
 use muster_tests::{
-    BUSYBOX, Cluster, Dockerd, HeldDoor, Layout, Parts, Registry, Relay, Role, SpareMiner, User, Weather,
+    BUSYBOX, Cluster, Dockerd, HeldRelay, Layout, Parts, Registry, Relay, Role, SpareMiner, User, Weather,
     add_terms, held_limit_s, release, run, shell_image, while_held,
 };
 use nix::sys::signal::{Signal, kill};
@@ -31,7 +31,7 @@ const LATE: Duration = Duration::from_millis(100);
 const EXECUTORS: u32 = 1;
 /// The miners, each of another owner.
 pub(crate) const MINERS: [Role; 2] = [Role::Miner, Role::SpareMiner];
-/// Bytes of the image that is kept back: more than a held door lets pass.
+/// Bytes of the image that is kept back: more than a held relay lets pass.
 const IMAGE_BYTES: usize = 256 * 1024;
 
 /// The program of a job, between its input and its output.
@@ -126,7 +126,7 @@ impl Column {
             miner_announces: Some(relays[0].address()),
             executors_dial: Some(relays[0].address()),
             facilitator_port: Some(facilitator),
-            public_url: Some(outside.door_of_blocks(facilitator)),
+            public_url: Some(outside.gate_of_blocks(facilitator)),
             facilitator_through: Some(relays[1].address()),
             gate: Some(gate.clone()),
             engine: engine.as_ref().map(Dockerd::address),
@@ -173,14 +173,14 @@ impl Column {
         self.outside
             .begin(&name, at != Hold::InputHeld, at != Hold::OutputHeld);
         self.outside.hold_blocks(at == Hold::CheckpointHeld);
-        let (mut others, mut door) = (Vec::new(), None);
+        let (mut others, mut relay) = (Vec::new(), None);
         let mut image = self.image.to_owned();
         match at {
             Hold::MinerStopped => self.signal_miners(Signal::SIGSTOP),
             Hold::Queued => others = self.occupy(),
             Hold::Fetching => {
                 let (held, held_image) = self.hold_image();
-                (door, image) = (Some(held), held_image);
+                (relay, image) = (Some(held), held_image);
             }
             Hold::ExecutorGated
             | Hold::InputHeld
@@ -208,15 +208,16 @@ impl Column {
         self.wait_for(job, &format!("{state} of job {job}"), |_, history| {
             history.iter().any(|status| status == state.as_str())
         });
-        self.held(job, at, &name, door.as_ref());
+        self.held(job, at, &name, relay.as_ref());
         let attempts = self.parts.attempts_of(job).unwrap();
         let mark = self.mark_of_run(job, at);
 
         self.strikes(others.first().copied().unwrap_or(job), at);
-        if let (Strike::Kill(Party::Engine), Some(door), Some(engine)) = (self.strike, &door, &self.engine) {
+        if let (Strike::Kill(Party::Engine), Some(relay), Some(engine)) = (self.strike, &relay, &self.engine)
+        {
             let _runtime = self.runtime.enter();
-            let again = engine.listen(door.address().port()).unwrap();
-            door.open_again(again).unwrap();
+            let again = engine.listen(relay.address().port()).unwrap();
+            relay.open_again(again).unwrap();
         }
         if at == Hold::MinerStopped {
             // A killed one has been replaced by one that goes.
@@ -225,8 +226,8 @@ impl Column {
         std::fs::write(&self.gate, "").unwrap();
         self.outside.release(&name);
         self.outside.hold_blocks(false);
-        if let Some(door) = &door {
-            door.release();
+        if let Some(relay) = &relay {
+            relay.release();
         }
 
         if program != Program::Short {
@@ -390,17 +391,17 @@ impl Column {
         others
     }
 
-    /// A door that keeps an image back, and the image's name.
-    fn hold_image(&self) -> (HeldDoor, String) {
+    /// A relay that keeps an image back, and the image's name.
+    fn hold_image(&self) -> (HeldRelay, String) {
         let published = self.runtime.block_on(self.registry.publish(IMAGE_BYTES)).unwrap();
         let listener = match &self.engine {
             Some(engine) => engine.listen(0).unwrap(),
             None => TcpListener::bind("127.0.0.1:0").unwrap(),
         };
         let _runtime = self.runtime.enter();
-        let door = HeldDoor::relay(listener, self.registry.address()).unwrap();
-        let image = format!("{}/{}", door.address(), published.place);
-        (door, image)
+        let relay = HeldRelay::relay(listener, self.registry.address()).unwrap();
+        let image = format!("{}/{}", relay.address(), published.place);
+        (relay, image)
     }
 
     pub(crate) fn submit(&self, cell: &str, image: &str, program: Program) -> JobId {
@@ -465,7 +466,7 @@ impl Column {
     }
 
     /// Waits until the state is really reached, where the status comes before it.
-    fn held(&mut self, job: JobId, at: Hold, cell: &str, door: Option<&HeldDoor>) {
+    fn held(&mut self, job: JobId, at: Hold, cell: &str, relay: Option<&HeldRelay>) {
         let (parts, outside) = (&self.parts, &self.outside);
         match at {
             Hold::Queued => {
@@ -476,7 +477,7 @@ impl Column {
             }
             Hold::Fetching => {
                 wait_for("the fetch of the image", || {
-                    anyhow::Ok(door.is_some_and(|door| door.held() > 0).then_some(()))
+                    anyhow::Ok(relay.is_some_and(|relay| relay.held() > 0).then_some(()))
                 })
                 .unwrap();
             }

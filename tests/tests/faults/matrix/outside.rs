@@ -1,4 +1,4 @@
-//! The world outside of the subnet: inputs that come when they are let, outputs that are counted, and a door before the
+//! The world outside of the subnet: inputs that come when they are let, outputs that are counted, and a gate before the
 //! facilitator's blocks of checkpoints.
 
 use std::collections::HashMap;
@@ -30,13 +30,13 @@ type Cells = Arc<Mutex<HashMap<String, Cell>>>;
 /// The most bytes of a request about blocks: one block and a little.
 const MAX_BLOCK_REQUEST: usize = 9 << 20;
 
-/// The door before the blocks of checkpoints.
+/// The gate before the blocks of checkpoints.
 #[derive(Clone, Debug)]
-struct BlockDoor {
+struct BlockGate {
     /// The facilitator, once it is known.
     facilitator: Arc<OnceLock<SocketAddr>>,
     open: watch::Sender<bool>,
-    /// Requests that have found the door closed since it was closed last.
+    /// Requests that have found the gate closed since it was closed last.
     held: Arc<AtomicUsize>,
     http: reqwest::Client,
 }
@@ -46,7 +46,7 @@ struct BlockDoor {
 pub(crate) struct Outside {
     address: SocketAddr,
     cells: Cells,
-    door: BlockDoor,
+    gate: BlockGate,
     tasks: Tasks,
 }
 
@@ -55,7 +55,7 @@ impl Outside {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let cells = Cells::default();
-        let door = BlockDoor {
+        let gate = BlockGate {
             facilitator: Arc::default(),
             open: watch::Sender::new(true),
             held: Arc::default(),
@@ -63,7 +63,7 @@ impl Outside {
         };
         let blocks = Router::new()
             .route("/blocks/{*rest}", any(pass))
-            .with_state(door.clone());
+            .with_state(gate.clone());
         let router = Router::new()
             .route("/input/{cell}", get(input))
             .route("/output/{cell}", put(output))
@@ -80,28 +80,28 @@ impl Outside {
         Self {
             address,
             cells,
-            door,
+            gate,
             tasks,
         }
     }
 
-    /// The URL of the door before the blocks of this facilitator.
-    pub(crate) fn door_of_blocks(&self, facilitator: SocketAddr) -> String {
-        self.door.facilitator.set(facilitator).unwrap();
+    /// The URL of the gate before the blocks of this facilitator.
+    pub(crate) fn gate_of_blocks(&self, facilitator: SocketAddr) -> String {
+        self.gate.facilitator.set(facilitator).unwrap();
         format!("http://{}", self.address)
     }
 
-    /// Holds back what comes to the door, or lets all of it through.
+    /// Holds back what comes to the gate, or lets all of it through.
     pub(crate) fn hold_blocks(&self, held: bool) {
         if held {
-            self.door.held.store(0, Ordering::SeqCst);
+            self.gate.held.store(0, Ordering::SeqCst);
         }
-        self.door.open.send_replace(!held);
+        self.gate.open.send_replace(!held);
     }
 
-    /// How many requests have found the door closed.
+    /// How many requests have found the gate closed.
     pub(crate) fn held_blocks(&self) -> usize {
-        self.door.held.load(Ordering::SeqCst)
+        self.gate.held.load(Ordering::SeqCst)
     }
 
     pub(crate) fn url(&self, what: &str, cell: &str) -> String {
@@ -140,17 +140,17 @@ async fn let_through(mut gate: watch::Receiver<bool>) {
     let _ = gate.wait_for(|open| *open).await;
 }
 
-/// Passes a request about blocks on to the facilitator once the door is open.
-async fn pass(State(door): State<BlockDoor>, request: Request) -> Response {
+/// Passes a request about blocks on to the facilitator once the gate is open.
+async fn pass(State(gate): State<BlockGate>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, MAX_BLOCK_REQUEST).await.unwrap_or_default();
-    let open = door.open.subscribe();
+    let open = gate.open.subscribe();
     if !*open.borrow() {
-        door.held.fetch_add(1, Ordering::SeqCst);
+        gate.held.fetch_add(1, Ordering::SeqCst);
     }
     let_through(open).await;
-    let url = format!("http://{}{}", door.facilitator.get().unwrap(), parts.uri);
-    let mut asked = door.http.request(parts.method, url).body(body);
+    let url = format!("http://{}{}", gate.facilitator.get().unwrap(), parts.uri);
+    let mut asked = gate.http.request(parts.method, url).body(body);
     if let Some(kind) = parts.headers.get("content-type") {
         asked = asked.header("content-type", kind);
     }

@@ -211,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_fits_and_is_a_beginning_of_each_session(
+        fn shown_answers_fit_the_budget_and_begin_each_session(
             sessions in proptest::collection::vec(
                 (0_usize..20, proptest::collection::vec((1_usize..50, 0_u64..6, any::<bool>()), 0..12)),
                 0..8,

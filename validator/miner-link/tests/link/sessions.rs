@@ -277,7 +277,7 @@ async fn attempts_of_any_other_miner_have_a_connection_each() {
 }
 
 #[tokio::test]
-async fn what_is_said_before_an_attempt_asks_is_kept_for_it() {
+async fn messages_that_come_before_an_attempt_asks_are_kept_for_it() {
     let (mut miner, validator) = (Miner::open(true).await, Validator::new(LINGER));
     let (mut early, mut late) = (
         validator.open_channel(1, &miner),

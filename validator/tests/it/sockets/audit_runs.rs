@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 
 use crate::sockets::audit_kills::hold_audits;
 use crate::sockets::cross_checks::report;
+use crate::sockets::support::audit_check::TestAuditCheck;
 use crate::sockets::support::fleet::Fleet;
 use crate::sockets::support::miner::Miner;
 use crate::sockets::support::model::{calibration, model, reference, whole_engine};
-use crate::sockets::support::witness::TestWitness;
 use crate::sockets::support::{World, within};
 
 /// Own prompts of each bucket: more than a miner that always cheats needs to be convicted.
@@ -268,13 +268,13 @@ pub(crate) async fn with_validator(
 /// A validator whose miner runs the first program and whose references run the second one.
 pub(crate) async fn with_fleets(
     programs: (axum::Router, axum::Router),
-    witness: Option<Arc<TestWitness>>,
+    audit_check: Option<Arc<TestAuditCheck>>,
     is_mortal: bool,
     story: impl AsyncFnOnce(&mut Audited),
 ) {
     with_configured(
         programs,
-        witness,
+        audit_check,
         is_mortal,
         |_: &mut muster_validator::Config| {},
         async |audited, _| {
@@ -299,7 +299,7 @@ pub(crate) async fn with_configured_fleets(
 /// The same with a change of the validator's configuration; the story is given the validator's own miner, too.
 pub(crate) async fn with_configured(
     (program, reference): (axum::Router, axum::Router),
-    witness: Option<Arc<TestWitness>>,
+    audit_check: Option<Arc<TestAuditCheck>>,
     is_mortal: bool,
     configure: impl FnOnce(&mut muster_validator::Config),
     story: impl AsyncFnOnce(&mut Audited, &Fleet),
@@ -308,8 +308,8 @@ pub(crate) async fn with_configured(
     let world = World::in_real_time(&[&miner]).await;
     let mut audited = Audited::start_with(world, &trusted, is_mortal, configure).await;
     let fleet = Fleet::of_program(&miner.keypair, program);
-    if let Some(witness) = witness {
-        fleet.set_witness(witness);
+    if let Some(audit_check) = audit_check {
+        fleet.set_audit_check(audit_check);
     }
     let references = Fleet::of_program(&trusted.keypair, reference);
     // Each of these waits for a further connection until its time is over, which may be before the story's.

@@ -8,8 +8,6 @@ mod audit_kills;
 #[cfg(test)]
 mod audit_runs;
 #[cfg(test)]
-mod audit_witness;
-#[cfg(test)]
 mod audits;
 #[cfg(test)]
 mod burns;
@@ -43,6 +41,8 @@ mod hostile;
 mod killed;
 #[cfg(test)]
 mod main_hotkeys;
+#[cfg(test)]
+mod miner_audit_checks;
 #[cfg(test)]
 mod operator_pages;
 #[cfg(test)]

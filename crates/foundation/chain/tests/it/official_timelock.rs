@@ -69,7 +69,7 @@ print(bytes(core.decrypt_with_signature(bytes.fromhex(sys.argv[1]), sys.argv[2])
 }
 
 #[test]
-fn what_the_official_library_seals_is_opened_here() {
+fn fresh_payloads_of_the_official_library_are_opened() {
     let script = "
 import sys, bittensor_core as core
 whole, _ = core.encrypt_at_round(bytes.fromhex(sys.argv[1]), int(sys.argv[2]))

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_in_one_go_is_one_piece_and_what_came_alone_is_not_kept_waiting() {
+    async fn events_read_together_are_one_piece_and_a_lone_event_does_not_wait() {
         let rig = rig();
         let (response, mut far) = rig.new_connection(HEAD).await;
         let mut body = response.unwrap().into_body();

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_readers_may_read_in_two_ways_is_no_answer() {
+    fn an_ambiguous_http1_head_is_refused() {
         for (text, expected) in [
             ("nonsense without end", MalformedResponse::Head),
             ("HTTP/2.0 200 OK\r\n\r\n", MalformedResponse::Head),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_head_is_refused_before_its_end() {
+    fn a_malformed_head_is_refused_before_its_end() {
         for (text, expected) in [
             ("HTTX", MalformedResponse::Head),
             ("HTTP/2.0 200", MalformedResponse::Head),

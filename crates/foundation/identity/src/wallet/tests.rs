@@ -13,7 +13,7 @@ fn fresh() -> (tempfile::TempDir, WalletPath) {
 }
 
 #[test]
-fn what_is_created_is_loaded() {
+fn a_created_wallet_is_loaded() {
     let (_folder, wallet) = fresh();
     let made = create(&wallet, ColdkeyStorage::Unencrypted).unwrap();
     assert_eq!(load_hotkey(&wallet).unwrap().hotkey(), made.hotkey.hotkey());

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_miner_could_honour_is_named_by_its_field() {
+    fn limits_that_no_miner_could_honour_are_named_by_field() {
         for image in ["", " ", "a b", "a\u{7}", "a\0", "a/../b", "\u{85}"] {
             assert_eq!(
                 fields(|job| job.docker_image = image.to_owned()),

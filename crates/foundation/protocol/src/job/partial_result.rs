@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_into_a_context_comes_out_of_it_and_the_rest_stays() {
+    fn a_partial_result_survives_its_context_and_other_fields_stay() {
         let mut fields = Map::new();
         fields.insert("code".to_owned(), json!("E0009"));
         full().insert_into(&mut fields);

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_wrote_is_bounded() {
+    fn claimed_specs_of_a_peer_are_bounded() {
         let long = "x".repeat(10_000);
         let specs = ClaimedSpecs {
             class: CLASS,

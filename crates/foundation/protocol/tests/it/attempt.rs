@@ -291,7 +291,7 @@ fn a_lost_connection_may_come_back_once_more() {
 }
 
 #[test]
-fn what_runs_ahead_is_the_peers_defect() {
+fn events_ahead_of_their_stage_are_the_peers_defect() {
     let (offered, _) = drive(false, vec![Event::Connected]);
     for event in [
         Event::ExecutorReady,

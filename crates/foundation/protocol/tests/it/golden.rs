@@ -169,7 +169,7 @@ fn the_challenge_of_a_facilitator_and_what_answers_it() {
 }
 
 #[test]
-fn what_validators_and_facilitators_say_beyond_computehorde() {
+fn messages_of_validators_and_facilitators_beyond_computehorde_have_golden_bytes() {
     let job = r#""uuid":"11111111-2222-4333-8444-555555555555""#;
     for frame in [
         format!(r#"{{"message_type":"MusterJobLog",{job},"stream":"stdout","offset":7,"data":"aGk="}}"#),
@@ -325,7 +325,7 @@ fn unknown_fields_pass_between_validator_and_miner_only() {
 }
 
 #[test]
-fn what_is_no_message_is_named() {
+fn malformed_messages_are_refused_with_a_reason() {
     for (frame, reason) in [
         ("", "EOF"),
         ("{", "EOF"),

@@ -363,7 +363,7 @@ async fn the_opening_is_done_once_a_transaction_and_may_refuse() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_a_kill() {
+async fn acknowledged_writes_survive_a_kill() {
     if let Ok(url) = std::env::var(CHILD) {
         return write_until_killed(&url).await;
     }
@@ -374,7 +374,7 @@ async fn what_was_acknowledged_survives_a_kill() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "group::what_was_acknowledged_survives_a_kill",
+                "group::acknowledged_writes_survive_a_kill",
                 "--nocapture",
             ])
             .env(CHILD, url)

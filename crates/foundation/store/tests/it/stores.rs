@@ -184,7 +184,7 @@ async fn references_and_uniqueness_are_enforced() {
 }
 
 #[tokio::test]
-async fn what_was_committed_is_there_after_a_restart() {
+async fn committed_rows_survive_a_restart() {
     for store in all().await {
         let TestStore {
             pool, engine, url, ..

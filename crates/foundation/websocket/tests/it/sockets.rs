@@ -329,7 +329,7 @@ async fn a_silent_peer_is_pinged_and_then_given_up() {
 }
 
 #[tokio::test]
-async fn what_is_no_address_or_nobody_is_named() {
+async fn urls_without_an_address_or_a_listener_are_named() {
     let connect = |url: String| async move {
         within(muster_websocket::connect(&url, &LIMITS))
             .await
@@ -392,7 +392,7 @@ async fn a_server_that_says_nothing_is_left_in_time() {
 }
 
 #[tokio::test]
-async fn what_is_no_upgrade_request_gets_an_http_answer() {
+async fn requests_without_an_upgrade_get_an_http_answer() {
     let server = Server::start(LIMITS).await;
     let plain = "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     let old = "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 8\r\n\r\n";

@@ -444,7 +444,7 @@ fn bent(text: &str, from_the_end: usize) -> String {
 }
 
 #[test]
-fn what_nobody_signed_is_found_and_named() {
+fn unsigned_changes_of_a_batch_file_are_named() {
     let went = run_with(&[Does::Honest, Does::Smaller, Does::Honest], 3, 1);
     type Change = fn(&mut BatchFile);
     let changes: [(&str, Change); 12] = [
@@ -551,7 +551,7 @@ fn event() -> impl Strategy<Value = (usize, u8)> {
 
 proptest! {
     #[test]
-    fn whatever_happens_in_whatever_order_a_batch_ends_and_everybody_has_a_judgement(
+    fn a_batch_ends_with_a_judgement_for_everybody_in_any_order_of_events(
         events in proptest::collection::vec(event(), 0..200), spin in any::<bool>(),
     ) {
         let classes = if spin { [CLASS, ExecutorClass::SpinUpGpu24Gb] } else { [CLASS, CLASS] };

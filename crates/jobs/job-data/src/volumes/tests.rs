@@ -285,7 +285,7 @@ fn too_many_entries_are_refused_before_any_is_made() {
 }
 
 #[test]
-fn what_is_no_archive_is_refused() {
+fn malformed_archives_are_refused() {
     let not_base64 = VolumePart::Inline(InlineVolume {
         contents: "%%%".into(),
         relative_path: None,
@@ -335,7 +335,7 @@ fn a_name_that_stands_twice_in_an_archive_is_refused() {
 }
 
 #[test]
-fn what_packs_too_well_is_a_bomb_even_where_there_is_room() {
+fn an_archive_that_packs_too_well_is_refused_even_where_there_is_room() {
     let zeros = vec![0; 70 << 20];
     let limits = UnpackLimits {
         bytes: 1 << 30,

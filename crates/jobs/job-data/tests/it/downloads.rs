@@ -170,7 +170,7 @@ async fn nobody_listening_is_the_networks() {
 }
 
 #[tokio::test]
-async fn what_is_still_the_same_is_not_fetched_again() {
+async fn unchanged_files_are_not_fetched_again() {
     let body = noise(200_000);
     let sent = body.clone();
     let server = Server::start(move |request, _| file(request, "\"v1\"", &sent)).await;

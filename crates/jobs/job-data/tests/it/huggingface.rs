@@ -144,7 +144,7 @@ async fn other_bytes_than_the_hub_promised_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_no_repository_is_never_asked_for() {
+async fn malformed_repository_names_are_never_requested() {
     let hub = Hub::start(Repository::sample()).await;
     for more in [
         json!({"repo_id": "../../etc"}),

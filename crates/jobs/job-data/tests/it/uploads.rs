@@ -307,7 +307,7 @@ async fn a_metadata_service_is_not_asked_with_a_jobs_headers() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_of_the_job_is_not_sent() {
+async fn links_and_pipes_among_outputs_are_not_sent() {
     let server = Server::start(|_, _| answer("200 OK", &[], b"")).await;
     let root = tempfile::tempdir().unwrap();
     let output = root.path().join("output");
@@ -372,7 +372,7 @@ async fn too_much_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn what_can_be_handed_over_is_even_if_another_fails() {
+async fn outputs_are_uploaded_though_another_upload_fails() {
     let server = Server::start(|request, _| match request.path.as_str() {
         "/bad" => answer("404 Not Found", &[], b""),
         _ => answer("200 OK", &[], b""),

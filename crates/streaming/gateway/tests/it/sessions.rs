@@ -289,7 +289,7 @@ async fn a_client_that_goes_away_leaves_a_proof_of_what_it_was_sent() {
 }
 
 #[tokio::test]
-async fn who_cannot_seal_or_proves_something_else_serves_nobody_and_the_client_hears_why() {
+async fn a_session_that_cannot_be_sealed_or_proven_serves_nobody_and_the_client_gets_the_reason() {
     let table = [
         (JobFate::CannotSeal, "cannot seal"),
         (JobFate::Forged, "did not sign it"),

@@ -51,7 +51,7 @@ fn response(id: &str, verdict: &str, earned: u64) -> ResponseRow {
 }
 
 #[tokio::test]
-async fn what_was_answered_is_there_after_a_restart_and_adds_up() {
+async fn stored_answers_survive_a_restart_and_add_up() {
     for store in stores(&MIGRATIONS).await.unwrap() {
         let gateway = GatewayStore::new(store.pool.clone());
         gateway.insert_session(&session(1)).await.unwrap();

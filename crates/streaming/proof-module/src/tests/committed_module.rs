@@ -14,7 +14,7 @@ use crate::check_input;
 const VARIABLE: &str = "MUSTER_TEST_BROWSER_PYTHON";
 const MODULE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../../users/page-frame/assets/proof.wasm"
+    "/../../users/page-layout/assets/proof.wasm"
 );
 const SCRIPT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),

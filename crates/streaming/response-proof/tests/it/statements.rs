@@ -164,7 +164,7 @@ fn the_bytes_are_the_references() {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn signed_statements_are_read_back() {
     let statement = attestation();
     assert_eq!(Attestation::read(&statement.signed_bytes()), Ok(statement));
     assert_eq!(ResponseProof::read(&proof().signed_bytes()), Ok(proof()));
@@ -589,7 +589,7 @@ fn an_answer_that_nobody_saw_fills_its_place_if_it_is_the_sessions_own() {
 }
 
 #[test]
-fn who_saw_only_a_beginning_accepts_no_shorter_response() {
+fn a_reader_of_a_beginning_accepts_no_shorter_response() {
     let cut = ObservedExchange {
         output: None,
         output_bytes: 100,

@@ -81,7 +81,7 @@ async fn a_large_answer_of_known_length_is_proven_by_a_trailer() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_a_proven_failure() {
+async fn malformed_engine_responses_are_proven_failures() {
     for bytes in [
         "",
         "\r\n\r\n",

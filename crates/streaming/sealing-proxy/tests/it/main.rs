@@ -7,9 +7,9 @@
     reason = "a helper that fails is a failure of its test"
 )]
 
-mod door;
 mod engines;
 mod forgeries;
+mod listener;
 mod rig;
 mod seeds_and_tokens;
 mod stream;

@@ -91,7 +91,7 @@ async fn requests_that_come_while_a_stream_flows_are_answered_behind_it_on_the_s
         }
     });
     let rig = Rig::new(tasks, engine.address(), Kind::default()).await;
-    let mut tls = crate::door::tls(&rig, &rig.identity, &[]).await.unwrap();
+    let mut tls = crate::listener::tls(&rig, &rig.identity, &[]).await.unwrap();
     let ask = |name: &str, more: &str| {
         format!("POST /{name} HTTP/1.1\r\nhost: x\r\n{more}content-length: 2\r\n\r\n{{}}")
     };
@@ -137,7 +137,7 @@ async fn requests_that_come_while_a_stream_flows_are_answered_behind_it_on_the_s
 }
 
 #[tokio::test]
-async fn what_an_engine_says_under_our_prefix_is_taken_out_wherever_it_is_cut() {
+async fn lines_and_headers_of_an_engine_under_our_prefix_are_removed_wherever_they_are_cut() {
     let tasks = Tasks::new();
     let engine = Engine::new(&tasks, |mut stream| async move {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nMuster-Proof: forged\r\nmuster-x: 1\r\n\

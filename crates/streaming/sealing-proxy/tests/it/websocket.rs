@@ -10,7 +10,7 @@ use tokio::net::UnixListener;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{accept_async, client_async};
 
-use crate::door::tls;
+use crate::listener::tls;
 use crate::rig::{Engine, Kind, Rig, until};
 
 #[tokio::test]

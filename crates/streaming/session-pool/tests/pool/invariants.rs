@@ -127,9 +127,9 @@ impl PoolModel {
             }
             PoolStep::Ready(index, lives) => {
                 let session = self.session(*index)?;
-                let standing = self.open.get_mut(&session)?;
-                if *standing == OpenSession::Starting {
-                    *standing = OpenSession::Sealed { until: *now + lives };
+                let open = self.open.get_mut(&session)?;
+                if *open == OpenSession::Starting {
+                    *open = OpenSession::Sealed { until: *now + lives };
                 }
                 Some(Event::Ready(session, at(*now + lives)))
             }
@@ -255,7 +255,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens(
+    fn the_pools_promises_hold_under_any_events(
         steps in proptest::collection::vec(moves(), 1..120), min in 0_usize..2, max in 1_usize..4,
         per_session in 1_usize..4,
     ) {

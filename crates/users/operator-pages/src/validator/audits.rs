@@ -1,7 +1,7 @@
 //! The adopted verdicts about streamed answers, and the evidence behind one.
 
 use maud::{Markup, html};
-use muster_page_frame::text::{number, plain};
+use muster_page_layout::text::{number, plain};
 use muster_status_views::audits::{AuditReportStatus, AuditRow, AuditsStatus, ReplayedAudit};
 
 use super::{ValidatorVisit, validator_page};

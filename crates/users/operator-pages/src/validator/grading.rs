@@ -1,7 +1,7 @@
 //! The newest batches of proofs.
 
 use maud::html;
-use muster_page_frame::text::{number, plain};
+use muster_page_layout::text::{number, plain};
 use muster_status_views::validator::BatchesStatus;
 
 use super::{ValidatorVisit, validator_page};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use muster_page_frame::text::{number, plain, span};
+use muster_page_layout::text::{number, plain, span};
 use muster_protocol::Timestamp;
 use muster_status_views::validator::{JobStatusRow, QueueStatus, ValidatorStatus};
 

@@ -1,7 +1,7 @@
 //! One miner: the machines that it claims, and the grades that it got.
 
 use maud::{Markup, html};
-use muster_page_frame::text::{number, plain};
+use muster_page_layout::text::{number, plain};
 use muster_protocol::Timestamp;
 use muster_protocol::wire::machines::MinerNotice;
 use muster_status_views::validator::{GradesStatus, MinersStatus};

@@ -17,7 +17,7 @@ pub use grading::grading;
 pub use jobs::jobs;
 use maud::{Markup, html};
 pub use miner::miner;
-use muster_page_frame::text::number;
+use muster_page_layout::text::number;
 use muster_protocol::Timestamp;
 pub use public::public;
 pub use route::{RoutesStatus, route};

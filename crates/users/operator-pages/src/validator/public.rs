@@ -1,7 +1,7 @@
 //! The subnet in numbers, for everybody.
 
 use maud::html;
-use muster_page_frame::text::{number, plain};
+use muster_page_layout::text::{number, plain};
 use muster_status_views::validator::{MinersStatus, QueueStatus, ValidatorStatus};
 
 use super::ValidatorVisit;

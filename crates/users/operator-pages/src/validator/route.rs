@@ -2,7 +2,7 @@
 //! asked.
 
 use maud::{Markup, html};
-use muster_page_frame::text::{number, plain};
+use muster_page_layout::text::{number, plain};
 use muster_protocol::Timestamp;
 use muster_routing::{Candidate, RouteDecision};
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! The gateway: its models and its newest sessions.
 
 use maud::html;
-use muster_page_frame::text::{number, plain};
+use muster_page_layout::text::{number, plain};
 use muster_status_views::validator::SessionsStatus;
 
 use super::{ValidatorVisit, validator_page};

@@ -1,7 +1,7 @@
 //! The first page: the links, and every miner of the subnet.
 
 use maud::{Markup, html};
-use muster_page_frame::text::{number, plain};
+use muster_page_layout::text::{number, plain};
 use muster_protocol::Manifest;
 use muster_protocol::wire::machines::MinerNotice;
 use muster_status_views::validator::{LinkStatus, MinersStatus, NeuronRow, SubnetStatus, ValidatorStatus};

@@ -30,8 +30,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
+use super::audit_check::{TestAuditCheck, session_proofs};
 use super::miner::{Miner, Session};
-use super::witness::{TestWitness, session_proofs};
 
 const CAPS: ProverLimits = ProverLimits {
     log2_n: 10,
@@ -79,7 +79,7 @@ struct FleetState {
     /// sessions.
     programs: Vec<(Option<&'static str>, Router)>,
     /// Hears what the validator says about spot checks.
-    witness: Mutex<Option<Arc<TestWitness>>>,
+    audit_check: Mutex<Option<Arc<TestAuditCheck>>>,
     machines: Mutex<MachineCount>,
 }
 
@@ -119,7 +119,7 @@ impl Fleet {
             endpoints: Mutex::default(),
             left: watch::Sender::new(false),
             programs,
-            witness: Mutex::default(),
+            audit_check: Mutex::default(),
             machines: Mutex::default(),
         }))
     }
@@ -134,9 +134,9 @@ impl Fleet {
         self.0.machines.lock().unwrap().up.remove(&attempt);
     }
 
-    /// Lets this witness hear what the validator says about spot checks.
-    pub(crate) fn set_witness(&self, witness: Arc<TestWitness>) {
-        *self.0.witness.lock().unwrap() = Some(witness);
+    /// Lets this audit check hear what the validator says about spot checks.
+    pub(crate) fn set_audit_check(&self, audit_check: Arc<TestAuditCheck>) {
+        *self.0.audit_check.lock().unwrap() = Some(audit_check);
     }
 
     /// The proofs that the executors have signed, as executors tell them.
@@ -190,10 +190,10 @@ impl Fleet {
     async fn serve(self, mut session: Session) {
         let (mouth, mut said) = mpsc::unbounded_channel();
         let mut offers = BTreeMap::<AttemptId, InitialJobRequest>::new();
-        let witness = self.0.witness.lock().unwrap().clone();
-        let mut audits = witness
+        let audit_check = self.0.audit_check.lock().unwrap().clone();
+        let mut audits = audit_check
             .as_ref()
-            .map(|witness| witness.converse(session.validator));
+            .map(|audit_check| audit_check.converse(session.validator));
         loop {
             let message = tokio::select! {
                 heard = session.listen() => heard,
@@ -233,10 +233,10 @@ impl Fleet {
                     session.countersign(payload, request.signature).await;
                 }
                 Some(ValidatorToMiner::MusterAudit(message)) => {
-                    let (Some(witness), Some(audits)) = (&witness, &mut audits) else {
+                    let (Some(audit_check), Some(audits)) = (&audit_check, &mut audits) else {
                         continue;
                     };
-                    for reply in witness.hear(audits, *message, self.signed_proofs()).await {
+                    for reply in audit_check.hear(audits, *message, self.signed_proofs()).await {
                         session.send(MinerToValidator::MusterAuditReply(reply)).await;
                     }
                 }

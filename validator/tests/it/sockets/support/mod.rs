@@ -4,13 +4,13 @@
 //! bed, and moves the validator's clock where time matters. That clock stands still otherwise, so no time-out of the
 //! validator strikes because a machine is slow.
 
+pub(crate) mod audit_check;
 pub(crate) mod chain;
 pub(crate) mod facilitator;
 pub(crate) mod fleet;
 pub(crate) mod miner;
 pub(crate) mod model;
 pub(crate) mod server;
-pub(crate) mod witness;
 
 use std::future::Future;
 use std::net::SocketAddr;
