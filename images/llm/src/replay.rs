@@ -13,7 +13,7 @@ pub enum Chooser {
     Muster(Seed),
     /// llama.cpp's ([`llama_cpp::VERSION`]), with the uniform numbers of its seed.
     LlamaCpp(Uniforms),
-    /// The sampler of vLLM's newer runner for GPUs, under the seed of the request: noise by counters, so it is the same on
+    /// The sampler of vLLM's newer runner for GPUs, under the seed of the request: noise by counters, so it is equal on
     /// every machine. The version is of November 2026: noise in f32, of the complement of a uniform number.
     Vllm(i64),
 }
