@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_facilitator_core::connections::Presence;
-use muster_facilitator_core::gateways::{
+use muster_facilitator_core::gateway_choice::{
     AnnouncedGateway, GatewayCandidate, GatewayHealth, GatewayPreference, bound_notice,
 };
 use muster_gateway_client::GatewayTarget;

@@ -1,7 +1,7 @@
 //! Checks the signature of a user's request, or signs in the facilitator's name for accounts without a hotkey.
 
 use axum::http::HeaderMap;
-use muster_facilitator_core::account::{Account, Credential};
+use muster_facilitator_core::credentials::{Account, Credential};
 use muster_facilitator_core::signature::{self, SignatureFreshness, SignatureRejection};
 use muster_identity::{Keypair, verify_request};
 use muster_process::SharedClock;

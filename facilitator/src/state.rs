@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::extract::FromRef;
 use muster_facilitator_core::access_policy::AccessPolicy;
-use muster_facilitator_core::gateways::GatewayPreference;
+use muster_facilitator_core::gateway_choice::GatewayPreference;
 use muster_facilitator_core::login_tokens::Issuer;
 use muster_facilitator_core::web_session::FormKey;
 use muster_file_store::FileService;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_facilitator_core::account::Account;
+use muster_facilitator_core::credentials::Account;
 use muster_http::rate_limit::{CredentialPace, RateLimiter};
 use muster_process::connections::AddressGroup;
 use muster_protocol::{Digest, Timestamp};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_protocol::UserKey;
 
-use crate::account::{Account, Credential};
+use crate::credentials::{Account, Credential};
 
 /// The configured users and administrators.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::account::Account;
+use crate::credentials::Account;
 
 /// Counts the open event streams of each account. Clones share the counts.
 #[derive(Clone, Debug)]

@@ -2,28 +2,28 @@
 //! jobs, and the users' view of a job. Pure: there are no sockets and no store here, and the time is an argument.
 //! `muster-facilitator` adds the IO.
 //!
-//! Reading order: [`login_tokens`], [`account`], [`access_policy`], [`rights`], [`web_session`] and [`web_cookies`]
-//! (the identity of a caller), [`signature`] and [`request_bodies`] (the content of a request), [`connections`] (the
-//! delivery of jobs), [`gateways`] (the choice of a gateway), [`history`], [`job_events`], [`event_slots`],
+//! Reading order: [`login_tokens`], [`credentials`], [`access_policy`], [`granted_rights`], [`web_session`] and
+//! [`web_cookies`] (the identity of a caller), [`signature`] and [`request_bodies`] (the content of a request),
+//! [`connections`] (the delivery of jobs), [`gateway_choice`], [`history`], [`event_cursor`], [`event_slots`],
 //! [`live_remains`], [`list_page`], [`output_comparison`] and [`capacity`] (the answers to users).
 //! `muster_http::rate_limit` has the frequency of requests.
 
 pub mod access_policy;
-pub mod account;
 pub mod bounds;
 pub mod capacity;
 pub mod connections;
+pub mod credentials;
+pub mod event_cursor;
 pub mod event_slots;
-pub mod gateways;
+pub mod gateway_choice;
+pub mod granted_rights;
 pub mod history;
-pub mod job_events;
 pub mod list_page;
 pub mod live_remains;
 pub mod login_tokens;
 pub mod metric_labels;
 pub mod output_comparison;
 pub mod request_bodies;
-pub mod rights;
 pub mod signature;
 pub mod traces;
 pub mod web_cookies;

@@ -2,7 +2,7 @@
 
 use muster_protocol::wire::executor::LogStream;
 
-use crate::job_events::LogTextJoiner;
+use crate::event_cursor::LogTextJoiner;
 
 /// Joins the pieces of a job's live output, oldest first, to its standard output and standard error.
 ///

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use muster_facilitator_core::account::{Account, Credential};
+use muster_facilitator_core::credentials::{Account, Credential};
 use muster_process::SharedClock;
 use muster_protocol::account_api::{AccountDeleted, AccountView};
 use muster_store::retention::{Pace, PaceSettings, sweep};

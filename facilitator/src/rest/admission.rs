@@ -10,9 +10,9 @@ use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Extensions, StatusCode, header};
 use muster_facilitator_core::access_policy::AccessPolicy;
-use muster_facilitator_core::account::{Account, ApiKeySecret, Credential};
+use muster_facilitator_core::credentials::{Account, ApiKeySecret, Credential};
+use muster_facilitator_core::granted_rights::Authority;
 use muster_facilitator_core::login_tokens::{Issuer, TokenRejection};
-use muster_facilitator_core::rights::Authority;
 use muster_http::server::ClientAddress;
 use muster_process::SharedClock;
 use muster_process::connections::AddressGroup;
@@ -21,9 +21,9 @@ use muster_protocol::Digest;
 use super::rights::NeededRight;
 use muster_facilitator_store::{Actor, KeyOwner, Store};
 
+use crate::rest::caller::SessionCaller;
 use crate::rest::rejection::ApiRejection;
 use crate::user_limits::RequestRates;
-use crate::web::SessionCaller;
 
 /// The services that decide who may call the API.
 pub(crate) struct Admission {

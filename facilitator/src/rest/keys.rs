@@ -7,7 +7,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use muster_facilitator_core::access_policy::AccessPolicy;
-use muster_facilitator_core::account::{Account, ApiKeySecret};
+use muster_facilitator_core::credentials::{Account, ApiKeySecret};
 use muster_facilitator_core::list_page::PageQuery;
 use muster_facilitator_core::request_bodies;
 use muster_process::SharedClock;

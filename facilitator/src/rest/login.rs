@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use muster_facilitator_core::account::Account;
+use muster_facilitator_core::credentials::Account;
 use muster_facilitator_core::request_bodies;
 use muster_protocol::account_api::{LoginNonce, LoginRequest, Token};
 use muster_protocol::{Signature, UserKey};

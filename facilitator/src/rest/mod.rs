@@ -3,6 +3,7 @@
 pub(crate) mod account;
 pub(crate) mod admission;
 mod answer_reports;
+pub(crate) mod caller;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod health;

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, StatusCode};
 use axum::response::Response;
-use muster_facilitator_core::account::Account;
+use muster_facilitator_core::credentials::Account;
 use muster_gateway_client::{ForwardError, ForwardReport, ForwardRequest, GatewayClient, bearer_token};
 use muster_openai::OpenAiError;
 use muster_protocol::{Digest, ValidatorKey};
@@ -18,8 +18,8 @@ use super::admission::Admission;
 use super::model_usage::{CountedRequest, ReservationError, UsageCounter};
 use super::rights::ChatRight;
 use crate::gateways::{GatewayDirectory, ReachableGateway};
+use crate::rest::caller::SessionCaller;
 use crate::rest::rejection::ApiRejection;
-use crate::web::SessionCaller;
 
 /// The header by which a client chooses the validator whose gateway serves it.
 const VALIDATOR: HeaderName = HeaderName::from_static("muster-validator");

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use muster_facilitator_core::account::Account;
+use muster_facilitator_core::credentials::Account;
 use muster_facilitator_store::{Store, TokenPair, UsageReservation};
 use muster_openai::{OpenAiError, TokenBounds};
 use muster_process::error::Causes;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use muster_facilitator_core::account::Credential;
+use muster_facilitator_core::credentials::Credential;
 use muster_facilitator_core::web_session::WebSecret;
 use muster_process::SharedClock;
 

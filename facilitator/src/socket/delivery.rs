@@ -8,7 +8,7 @@ use muster_protocol::wire::facilitator::{
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::{Feature, JobId, JobRejectionReason, JobStatus, ParticipantType};
 
-use super::LIMITS;
+use super::services::LIMITS;
 use super::session::{SessionEnd, ValidatorSession};
 use crate::notices::Notice;
 

@@ -8,8 +8,8 @@ use muster_protocol::wire::facilitator::{FromFacilitator, Response};
 use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
 use muster_websocket::{CloseCode, Greeting, PeerSession};
 
-use super::SessionServices;
 use super::frames::{self, GreetingVerdict, ValidatorPeer};
+use super::services::SessionServices;
 
 /// Exchanges frames until the peer is an authenticated, served validator; `None` if it is not going to be one.
 pub(super) async fn greet(

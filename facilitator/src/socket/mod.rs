@@ -4,6 +4,7 @@
 mod delivery;
 mod frames;
 mod greeting;
+mod services;
 mod session;
 
 use std::net::SocketAddr;
@@ -13,50 +14,16 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Extension, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response as HttpResponse;
-use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_http::server::ClientAddress;
-use muster_process::connections::{ConnectionBounds, ConnectionCounts, ConnectionPermit};
+use muster_process::connections::ConnectionPermit;
 use muster_process::error::Causes;
-use muster_process::{SharedClock, Tasks};
-use muster_websocket::{Greeting, Limits};
+use muster_websocket::Greeting;
 
+use self::services::LIMITS;
+pub(crate) use self::services::{SessionServices, count_unauthenticated};
 use self::session::ValidatorSession;
-use muster_facilitator_store::Store;
 
-use crate::allowlist::Allowlist;
-use crate::gateways::GatewayDirectory;
-use crate::live_output::LiveOutput;
-use crate::notices::{Notice, Notifier};
-use crate::validator_sessions::ValidatorSessions;
-
-/// The most connections that may be between their upgrade and their authentication. Each gets seconds and 64 KiB.
-const UNAUTHENTICATED: ConnectionBounds = ConnectionBounds {
-    total: 128,
-    per_address: 16,
-};
-
-const LIMITS: Limits = Limits::facilitator();
-
-/// The services behind validators' sessions.
-pub(crate) struct SessionServices {
-    pub(crate) store: Store,
-    pub(crate) allowlist: Allowlist,
-    pub(crate) sessions: Arc<ValidatorSessions>,
-    pub(crate) gateways: Arc<GatewayDirectory>,
-    pub(crate) notifier: Notifier,
-    pub(crate) live_output: LiveOutput,
-    pub(crate) checkpoints: Arc<CheckpointService>,
-    pub(crate) trace_all: bool,
-    pub(crate) clock: SharedClock,
-    pub(crate) tasks: Tasks,
-    /// Connections that have not authenticated.
-    pub(crate) unauthenticated: ConnectionCounts,
-}
-
-/// The count of connections that have not authenticated.
-pub(crate) fn count_unauthenticated() -> ConnectionCounts {
-    ConnectionCounts::new(UNAUTHENTICATED)
-}
+use crate::notices::Notice;
 
 /// Answers the upgrade request and runs the session in a task of its own.
 pub(crate) async fn upgrade(

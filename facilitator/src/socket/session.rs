@@ -18,8 +18,8 @@ use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use muster_websocket::{CloseCode, PeerSession, SessionError, SocketError};
 
-use super::SessionServices;
 use super::frames::{self, ValidatorPeer};
+use super::services::SessionServices;
 use crate::notices::Notice;
 use crate::validator_sessions::SessionRegistration;
 use muster_facilitator_store::{LiveMessage, UpdateOutcome};

@@ -3,7 +3,7 @@
 use axum::extract::{Path, State};
 use axum::http::Method;
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use muster_facilitator_core::account::KeyId;
+use muster_facilitator_core::credentials::KeyId;
 use muster_facilitator_store::WebSessionEntry;
 use muster_process::error::Causes;
 use muster_protocol::account_api::{AccountView, ApiKey, CreateKey, KeyList};
@@ -13,10 +13,10 @@ use muster_web_pages::overview::Overview;
 use muster_web_pages::usage::ModelUse;
 use muster_web_pages::{PagePart, keys as keys_page, overview as overview_page, usage as usage_page};
 
-use super::WebState;
 use super::api::{ApiFailure, SessionApi};
 use super::form::SignedForm;
 use super::session::{SignedIn, as_part};
+use super::state::WebState;
 
 const DAY_S: i64 = 86_400;
 

@@ -5,8 +5,6 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::Response;
 use http_body_util::BodyExt as _;
-use muster_facilitator_core::rights::Authority;
-use muster_facilitator_store::Actor;
 use muster_http::server::ClientAddress;
 use muster_protocol::{FeatureSet, MUSTER_FEATURES_HEADER};
 use serde::Serialize;
@@ -14,15 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
-/// The caller of a request that a page makes. Only the code of pages puts it into a request: what comes over the
-/// network has no such extension.
-#[derive(Clone, Debug)]
-pub(crate) struct SessionCaller {
-    /// The account and the credential of the session.
-    pub(crate) actor: Actor,
-    /// The session's rights.
-    pub(crate) authority: Authority,
-}
+use crate::rest::caller::SessionCaller;
 
 /// The API for one session.
 #[derive(Clone)]

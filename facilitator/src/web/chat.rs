@@ -10,9 +10,9 @@ use muster_web_pages::chat::{self, ChatModel};
 use muster_web_pages::proof::{self, ShownProof};
 use serde::Deserialize;
 
-use super::RunsModule;
 use super::api::{json_body, pass_headers};
 use super::form::SignedFetch;
+use super::page_headers::RunsModule;
 use super::session::{SignedIn, as_part};
 
 /// The headers of an answer that its browser gets.

@@ -8,8 +8,9 @@ use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt as _, Limited};
 use std::time::Duration;
 
+use super::outside::notice_outside;
 use super::session::{SignedIn, is_from_elsewhere};
-use super::{WebState, notice_outside};
+use super::state::WebState;
 use axum::extract::FromRequestParts;
 
 /// The largest form, in bytes. A pasted specification is the largest field.

@@ -10,15 +10,17 @@ use muster_protocol::JobId;
 use muster_protocol::rest::{JobMetricsView, JobView};
 use muster_protocol::wire::checks::JobCheck;
 use muster_span_export::{order_stages, trace_of};
-use muster_web_pages::job::{self, JobFindings, check_receipts};
+use muster_web_pages::checked_receipts::check_receipts;
+use muster_web_pages::job::{self, JobFindings};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tracing::{Instrument as _, Span};
 
 use super::api::{ApiFailure, SessionApi, pass_headers};
 use super::form::SignedForm;
+use super::outside::notice_outside;
 use super::session::SignedIn;
-use super::{WebState, notice_outside};
+use super::state::WebState;
 
 /// The headers of an event stream that its browser gets.
 const EVENT_HEADERS: [&str; 3] = ["content-type", "cache-control", "x-accel-buffering"];

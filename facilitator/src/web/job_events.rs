@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::api::{ApiFailure, SessionApi};
 use super::session::SignedIn;
-use super::{WebService, WebState};
+use super::state::{WebService, WebState};
 use crate::job_watchers::JobWatch;
 use muster_facilitator_core::event_slots::EventStreamSlot;
 

@@ -13,63 +13,25 @@ mod job;
 mod job_events;
 mod jobs;
 mod new_job;
+mod outside;
+mod page_headers;
 mod session;
 mod sign_in;
+mod state;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{FromRef, Request};
-use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
-use axum::middleware::{Next, from_fn};
-use axum::response::{Html, IntoResponse, Response};
+use axum::http::{StatusCode, Uri, header};
+use axum::middleware::from_fn;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use muster_facilitator_core::web_cookies::CookieRules;
-use muster_facilitator_core::web_session::FormKey;
-use muster_facilitator_store::Store;
-use muster_process::SharedClock;
-use muster_web_pages::{assets, notice};
+use muster_web_pages::assets;
 
-pub(crate) use self::api::SessionCaller;
-use crate::rest::admission::Admission;
-use crate::rest::events::EventService;
-
-/// The services behind the pages.
-pub(crate) struct WebService {
-    pub(crate) store: Store,
-    pub(crate) admission: Arc<Admission>,
-    /// Limits and wakes the streams of events.
-    pub(crate) events: Arc<EventService>,
-    pub(crate) form_key: FormKey,
-    /// Whether browsers reach the facilitator over TLS only.
-    pub(crate) over_tls: bool,
-    /// The time from a sign-in to the end of its session.
-    pub(crate) session_lifetime: Duration,
-    pub(crate) clock: SharedClock,
-}
-
-/// The state of the handlers of pages.
-#[derive(Clone)]
-pub(crate) struct WebState {
-    service: Arc<WebService>,
-    /// The REST API of this process.
-    api: Router,
-}
-
-impl FromRef<WebState> for Arc<Admission> {
-    fn from_ref(state: &WebState) -> Self {
-        Arc::clone(&state.service.admission)
-    }
-}
-
-impl WebState {
-    fn cookies(&self) -> CookieRules {
-        CookieRules {
-            over_tls: self.service.over_tls,
-        }
-    }
-}
+use self::outside::notice_outside;
+use self::page_headers::protect;
+pub(crate) use self::state::WebService;
+use self::state::WebState;
 
 /// The routes of the pages, which ask `api`.
 pub(crate) fn router(service: Arc<WebService>, api: Router) -> Router {
@@ -102,28 +64,6 @@ pub(crate) fn router(service: Arc<WebService>, api: Router) -> Router {
         .layer(from_fn(protect))
 }
 
-/// A mark in a response's extensions: the page runs the module that checks proofs.
-#[derive(Clone, Copy, Debug)]
-struct RunsModule;
-
-/// Adds the headers under which a browser loads nothing foreign, frames nothing and keeps nothing.
-async fn protect(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    let runs_module = response.extensions().get::<RunsModule>().is_some();
-    let headers = response.headers_mut();
-    for (name, value) in assets::PAGE_HEADERS {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-    }
-    if runs_module {
-        let policy = HeaderValue::from_static(assets::MODULE_POLICY);
-        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
-    }
-    headers
-        .entry(header::CACHE_CONTROL)
-        .or_insert(HeaderValue::from_static("no-store"));
-    response
-}
-
 /// A file that pages load. Its path changes with its bytes.
 async fn asset(uri: Uri) -> Response {
     match assets::find(uri.path()) {
@@ -141,9 +81,4 @@ async fn asset(uri: Uri) -> Response {
             "There is nothing at this address.",
         ),
     }
-}
-
-/// A notice for a browser that is not signed in.
-fn notice_outside(status: StatusCode, title: &str, words: &str) -> Response {
-    (status, Html(notice::render_outside(title, words))).into_response()
 }

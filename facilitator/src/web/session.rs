@@ -13,10 +13,13 @@ use muster_web_pages::PagePart;
 use muster_web_pages::frame::Visitor;
 use muster_web_pages::{notice, sign_in};
 
-use super::api::{ApiFailure, SessionApi, SessionCaller};
-use super::{WebState, notice_outside};
+use super::api::{ApiFailure, SessionApi};
+use super::outside::notice_outside;
+use super::state::WebState;
 
 use muster_facilitator_core::web_cookies::CookieKind;
+
+use crate::rest::caller::SessionCaller;
 
 /// A browser that is signed in.
 pub(super) struct SignedIn {

@@ -4,7 +4,7 @@ use axum::extract::{FromRequestParts, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use muster_facilitator_core::account::ApiKeySecret;
+use muster_facilitator_core::credentials::ApiKeySecret;
 use muster_facilitator_core::web_session::WebSecret;
 use muster_facilitator_store::{Actor, NewWebSession};
 use muster_process::error::Causes;
@@ -14,8 +14,9 @@ use muster_web_pages::sign_in::{self, SignInForm};
 use serde::Deserialize;
 
 use super::form::{FormFields, SignedForm, TOKEN_FIELD, foreign_form};
+use super::outside::notice_outside;
 use super::session::{is_from_elsewhere, safe_path};
-use super::{WebState, notice_outside};
+use super::state::WebState;
 use muster_facilitator_core::web_cookies::CookieKind;
 
 use crate::rest::admission::AnonymousCaller;

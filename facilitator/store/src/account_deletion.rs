@@ -1,6 +1,6 @@
 //! Deleting an account: its keys and its browsers' sessions stop at once, its rows go in small steps.
 
-use muster_facilitator_core::account::Account;
+use muster_facilitator_core::credentials::Account;
 use muster_protocol::account_api::AccountView;
 use muster_protocol::{Digest, Timestamp};
 use muster_store::retention::Deletion;
@@ -194,7 +194,7 @@ pub fn deletions_of(deletion: &PendingDeletion) -> Vec<Deletion> {
             find: "SELECT uuid AS id FROM jobs WHERE account = $1 AND ended_at > 0 AND created_at <= $2 \
                    AND NOT EXISTS (SELECT 1 FROM logs WHERE logs.job = jobs.uuid) ORDER BY created_at, uuid LIMIT $3",
             values: vec![deletion.account.as_str().into(), at.into()],
-            parts: super::retention::JOB_PARTS,
+            parts: super::jobs::JOB_PARTS,
         },
         of(
             "answer_reports",

@@ -1,6 +1,6 @@
 //! Users' reports of streamed answers, their delivery to the validator, and what the validator found.
 
-use muster_facilitator_core::account::Account;
+use muster_facilitator_core::credentials::Account;
 use muster_protocol::wire::checks::{CheckOrigin, CheckState, JobCheck};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::CheatReport;

@@ -1,7 +1,7 @@
 //! API keys: creating, finding, listing and revoking them.
 
-use muster_facilitator_core::account::{Account, ApiKeySecret, Credential, KeyId};
-use muster_facilitator_core::rights::{Authority, KeyRights};
+use muster_facilitator_core::credentials::{Account, ApiKeySecret, Credential, KeyId};
+use muster_facilitator_core::granted_rights::{Authority, KeyRights};
 use muster_protocol::Timestamp;
 use muster_protocol::account_api::ApiKey;
 use muster_store::{During as _, StoreError, json};

@@ -1,6 +1,6 @@
 //! The audit log: which account did what, and with which credential.
 
-use muster_facilitator_core::account::{Account, Credential};
+use muster_facilitator_core::credentials::{Account, Credential};
 use muster_protocol::account_api::AuditEntry;
 use muster_protocol::{Timestamp, UserKey};
 use muster_store::{During as _, StoreError};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use muster_facilitator_core::account::Account;
+use muster_facilitator_core::credentials::Account;
 use muster_protocol::rest::{QueueEvent, QueuedJob};
 use muster_protocol::wire::muster::LiveQueuePlace;
 use muster_protocol::{ExecutorClass, JobId, Timestamp, ValidatorKey};

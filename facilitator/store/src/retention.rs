@@ -11,6 +11,7 @@ use muster_store::{StoreError, Value};
 
 use super::Store;
 use super::account_deletion::deletions_of;
+use super::jobs::JOB_PARTS;
 use super::miner_reports::KEPT as MINER_REPORTS_KEPT;
 use crate::settings::FacilitatorRetentionConfig;
 
@@ -31,22 +32,6 @@ const JOB_TABLES: [&str; 6] = [
     "cheat_reports",
     "webhook_messages",
     "metric_points",
-];
-
-/// Everything that goes with a job. Its live output has gone before.
-pub(super) const JOB_PARTS: &[(&str, &str)] = &[
-    ("statuses", "job"),
-    ("progress", "job"),
-    ("queue_places", "job"),
-    ("program_reports", "job"),
-    ("metric_points", "job"),
-    ("metric_series", "job"),
-    ("feedback", "job"),
-    ("cheat_reports", "job"),
-    ("job_checks", "job"),
-    ("job_checkpoints", "job"),
-    ("webhook_messages", "job"),
-    ("jobs", "uuid"),
 ];
 
 /// The rules of the facilitator's store.

@@ -1,6 +1,6 @@
 //! The use of models: requests and tokens by account, day and model.
 
-use muster_facilitator_core::account::Account;
+use muster_facilitator_core::credentials::Account;
 use muster_protocol::Timestamp;
 use muster_store::columns::{to_signed, to_unsigned};
 use muster_store::{During as _, StoreError};

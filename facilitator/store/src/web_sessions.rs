@@ -1,8 +1,8 @@
 //! Sign-ins of browsers: links that work once, and sessions. Both are stored by their hashes, and both are bounded in
 //! number and age.
 
-use muster_facilitator_core::account::{Account, Credential, KeyId};
-use muster_facilitator_core::rights::Authority;
+use muster_facilitator_core::credentials::{Account, Credential, KeyId};
+use muster_facilitator_core::granted_rights::Authority;
 use muster_facilitator_core::web_session::WebSecret;
 use muster_protocol::Timestamp;
 use muster_store::{During as _, StoreError, json};

@@ -3,44 +3,18 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use muster_identity::verify_receipt;
 use muster_protocol::job::Outcome;
 use muster_protocol::rest::{JobMetricsView, JobView, QueuedJob};
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::checks::JobCheck;
-use muster_protocol::{Receipt, StageTime, Timestamp};
+use muster_protocol::{StageTime, Timestamp};
 
+use crate::checked_receipts::CheckedReceipt;
 use crate::frame::{Section, Visitor, page, token};
 use crate::jobs::took;
 use crate::status::{badge, failure_of, of_job, word_of};
 use crate::text::{bytes, limit, number, plain, shorten, span, time, utc};
 use crate::{job_check, job_completion, job_curves, job_output, job_route, job_way};
-
-/// A receipt, with the result of checking both of its signatures.
-#[derive(Clone, Debug)]
-pub struct CheckedReceipt {
-    /// The receipt as it came with the job's end.
-    pub receipt: Receipt,
-    /// Whether the validator and the miner that it names have signed it.
-    pub is_valid: bool,
-}
-
-/// The receipts that came with the job's end, each with the check of both signatures.
-pub fn check_receipts(view: &JobView, now: Timestamp) -> Vec<CheckedReceipt> {
-    let last = view
-        .status_history
-        .last()
-        .and_then(|entry| entry.metadata.as_ref());
-    let extension = last.and_then(|metadata| metadata.muster.as_ref());
-    let receipts: &[Receipt] = extension
-        .map(|found| found.receipts.as_slice())
-        .unwrap_or_default();
-    let check = |receipt: &Receipt| CheckedReceipt {
-        is_valid: verify_receipt(receipt.clone(), now).is_ok(),
-        receipt: receipt.clone(),
-    };
-    receipts.iter().map(check).collect()
-}
 
 /// The width of the drawing of the steps, in its own units.
 const TIMELINE: f64 = 1_000.0;

@@ -9,7 +9,7 @@ use muster_protocol::rest::JobView;
 use muster_protocol::wire::route::RouteStep;
 use serde_json::Value;
 
-use crate::job::CheckedReceipt;
+use crate::checked_receipts::CheckedReceipt;
 use crate::status::failure_of;
 use crate::text::{plain, shorten};
 

@@ -5,7 +5,7 @@ use muster_protocol::{
     AttemptId, MinerKey, ParticipantType, ReceiptPayload, StageTime, Timestamp, TraceStage,
 };
 
-use crate::job::CheckedReceipt;
+use crate::checked_receipts::CheckedReceipt;
 use crate::text::{shorten, span};
 
 /// The width of the drawing of a stage, in its own units.

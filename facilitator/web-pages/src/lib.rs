@@ -6,6 +6,7 @@
 //! lines, and through the escaping of `maud` everywhere.
 
 pub mod chat;
+pub mod checked_receipts;
 pub mod files;
 pub mod frame;
 pub mod job;

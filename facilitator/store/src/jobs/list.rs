@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use muster_facilitator_core::account::Account;
+use muster_facilitator_core::credentials::Account;
 use muster_facilitator_core::history::JobHistory;
 use muster_facilitator_core::list_page::JobFilter;
 use muster_protocol::volume::{Volume, VolumePart};

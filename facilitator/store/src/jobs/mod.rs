@@ -3,7 +3,7 @@
 mod list;
 mod updates;
 
-use muster_facilitator_core::account::Account;
+use muster_facilitator_core::credentials::Account;
 use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
 use muster_identity::Verified;
 use muster_protocol::rest::JobView;
@@ -17,6 +17,22 @@ use sqlx::{AnyConnection, AssertSqlSafe};
 use super::Store;
 use super::audit::{Actor, AuditAction, write_audit_entry};
 use super::quota::{JobQuota, QuotaExceeded, count_job};
+
+/// Everything that goes with a job. Its live output has gone before.
+pub(crate) const JOB_PARTS: &[(&str, &str)] = &[
+    ("statuses", "job"),
+    ("progress", "job"),
+    ("queue_places", "job"),
+    ("program_reports", "job"),
+    ("metric_points", "job"),
+    ("metric_series", "job"),
+    ("feedback", "job"),
+    ("cheat_reports", "job"),
+    ("job_checks", "job"),
+    ("job_checkpoints", "job"),
+    ("webhook_messages", "job"),
+    ("jobs", "uuid"),
+];
 
 pub use list::{JobListing, MAX_PAGE_BYTES, StoredJobPage};
 pub use updates::{CancellationOutcome, UpdateOutcome};

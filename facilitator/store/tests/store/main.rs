@@ -28,12 +28,12 @@ mod web_sessions;
 #[cfg(test)]
 mod webhooks;
 
-use muster_facilitator_core::account::{Account, ApiKeySecret, Credential, KeyId};
 use muster_facilitator_core::connections::Trust;
+use muster_facilitator_core::credentials::{Account, ApiKeySecret, Credential, KeyId};
+use muster_facilitator_core::granted_rights::Authority;
 use muster_facilitator_core::history::UpdateRejection;
 use muster_facilitator_core::list_page::JobFilter;
 use muster_facilitator_core::request_bodies;
-use muster_facilitator_core::rights::Authority;
 use muster_facilitator_store::{
     Actor, AuditAction, CancellationOutcome, JobCreation, JobListing, JobQuota, JobSubmission, KeyCreation,
     LiveConfig, LiveMessage, NewKey, QuotaExceeded, Store, StoredJobPage, UpdateOutcome,
