@@ -24,7 +24,7 @@ use crate::cli::Doctor;
 use crate::cli::user::Who;
 use crate::facilitator_access;
 use crate::failure::{Failure, Result};
-use crate::roles::configure;
+use crate::role_config::configure;
 
 /// The time limit of each check, since its user is in trouble already.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::cli::{Drain, MinerDrain};
 use crate::failure::{Failure, Result};
-use crate::roles::configure;
+use crate::role_config::configure;
 
 /// How often the running process is asked.
 const ASK_EVERY: Duration = Duration::from_secs(1);

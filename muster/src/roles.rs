@@ -1,13 +1,11 @@
 //! The roles as processes: configuration, logs, signals, and then the role's own library.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use muster_enrollment::{ExecutorRegistry, InvitationTerms};
 use muster_executor::Invocation;
-use muster_process::config::{self, RoleConfig};
 use muster_process::telemetry;
 use muster_process::telemetry::catalogue::MetricRole;
 use muster_process::{Coded, SharedClock, Tasks, shutdown};
@@ -18,6 +16,7 @@ use url::Url;
 use crate::cli::{Executor, ExecutorCommand, LogForm, ManifestEngine, Miner, MinerCommand, Role};
 use crate::drain;
 use crate::failure::{Failure, Result};
+use crate::role_config::configure;
 
 /// How long a role may take to end its connections and writes after it was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -157,20 +156,6 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
         muster_executor::run(config, invocation, tasks.clone(), clock).await
     };
     finish(ended, &tasks).await
-}
-
-/// Reads a configuration, or prints the commented defaults and returns nothing.
-pub(crate) fn configure<T: RoleConfig>(path: Option<&Path>, print: bool) -> Result<Option<T>> {
-    if print {
-        print::raw(T::COMMENTED_DEFAULT);
-        return Ok(None);
-    }
-    let read = match path {
-        Some(path) => config::load(path),
-        None => config::commented_default(),
-    };
-    read.map(Some)
-        .map_err(|error| Failure::coded(error.code(), error))
 }
 
 /// Logs, signals and the tie to a supervisor.
