@@ -15,6 +15,7 @@ mod job_inputs;
 mod login;
 mod miner_view;
 mod proof;
+mod role_config;
 mod roles;
 mod saved_login;
 mod score;

@@ -307,7 +307,7 @@ impl LeaseTable {
             Event::ExecutorExited { attempt, how } => self
                 .drive(attempt, lease::Event::ExecutorExited(how), now)
                 .unwrap_or_default(),
-            Event::Capacity(persistent) => self.on_capacity(status),
+            Event::Capacity(capacity) => self.on_capacity(capacity),
             Event::Drain(draining) => {
                 self.draining = draining;
                 match draining {

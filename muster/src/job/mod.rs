@@ -2,49 +2,35 @@
 
 mod checkpoints;
 mod curve;
+mod exit_code;
 mod run;
+pub(crate) mod saved_outputs;
 mod spec;
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use base64::Engine as _;
-use muster_client::files::file_of;
-use muster_client::{Client, ClientError, News};
+use muster_client::{ClientError, News};
 use muster_process::{SharedClock, shutdown};
+use muster_protocol::JobStatus;
 use muster_protocol::rest::{JobView, events};
-use muster_protocol::{JobStatus, Timestamp};
 use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::{job_text, print, trace_text};
-use serde::Serialize;
 use serde_json::json;
 
+use self::exit_code::{EXIT_INTERRUPTED, exit_code};
+use self::saved_outputs::{save_artifacts, save_outputs, say_saved};
 use crate::cli::Job;
 use crate::cli::user::{JobGet, JobLogs, JobLs, JobReport, JobShow, JobState, JobTraced};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::job_inputs;
 
 /// A job that is followed has no end that is known.
 const VERY_LONG: Duration = Duration::from_secs(30 * 86_400);
-/// The exit code of a command that Ctrl-C ended, as shells use it.
-const EXIT_INTERRUPTED: u8 = 130;
 /// The most jobs that a facilitator puts on a page.
 const LARGEST_PAGE: u32 = 256;
 /// Characters of an image's name in the table of jobs.
 const MAX_IMAGE_COLUMN: usize = 60;
-
-/// Something that was written to this machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Saved {
-    /// In the container.
-    from: String,
-    /// The path on this machine.
-    to: PathBuf,
-    bytes: u64,
-}
 
 /// Runs a subcommand of `muster job`.
 pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
@@ -275,106 +261,6 @@ async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Fetches the outputs that lie in the facilitator's store. Others went where their URLs lead.
-pub(crate) async fn save_outputs(
-    client: &Client,
-    view: &JobView,
-    folder: &Path,
-    live: &LiveDisplay,
-) -> Result<Vec<Saved>> {
-    let mut saved = Vec::new();
-    for upload in &view.uploads {
-        let (path, url) = job_text::output(upload);
-        let Some(id) = file_of(url) else { continue };
-        let file = match client.file(&id).await {
-            Ok(file) => file,
-            Err(ClientError::Refused { status, .. }) if status.as_u16() == 404 => {
-                live.say(&format!(
-                    "  output {path} is gone: its time in the store was over, or it was deleted"
-                ));
-                continue;
-            }
-            Err(error) => return Err(client_failure(error)),
-        };
-        if !file.complete {
-            live.say(&format!("  output {path} was not delivered"));
-            continue;
-        }
-        if !job_inputs::is_plain(path) {
-            return Err(anyhow::anyhow!(
-                "the output {path:?} would be written outside of {}",
-                folder.display()
-            )
-            .into());
-        }
-        let to = folder.join(path);
-        let bytes = client
-            .fetch_file(&file, &to, live.transfer(path))
-            .await
-            .map_err(client_failure)?;
-        let from = format!("/output/{path}");
-        saved.push(Saved { from, to, bytes });
-    }
-    Ok(saved)
-}
-
-/// Writes what came inside the result. Only the last part of each path is used: it is the job that chose it.
-pub(crate) fn save_artifacts(view: &JobView, folder: &Path) -> anyhow::Result<Vec<Saved>> {
-    let mut saved = Vec::new();
-    for (path, contents) in &view.artifacts {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let contents = artifact(contents)?;
-        let name = Path::new(path)
-            .file_name()
-            .context("an artifact without a name")?;
-        let to = folder.join(name);
-        std::fs::write(&to, &contents).with_context(|| format!("cannot write {}", to.display()))?;
-        let bytes = contents.len() as u64;
-        saved.push(Saved {
-            from: path.clone(),
-            to,
-            bytes,
-        });
-    }
-    Ok(saved)
-}
-
-/// The bytes of an artifact.
-pub(crate) fn artifact(contents: &str) -> anyhow::Result<Vec<u8>> {
-    base64::engine::general_purpose::STANDARD
-        .decode(contents)
-        .context("the artifact is not base64")
-}
-
-/// A line for each thing that was written.
-pub(crate) fn say_saved(live: &LiveDisplay, saved: &[Saved]) {
-    for Saved { from, to, bytes } in saved {
-        live.say(&format!("  {from} -> {} ({})", to.display(), print::size(*bytes)));
-    }
-}
-
-/// The exit code of the job's program where there is one; else 0 for success and 1 for anything else.
-fn exit_code(view: &JobView) -> ExitCode {
-    if view.last_status() == JobStatus::Completed {
-        return ExitCode::SUCCESS;
-    }
-    let failure = view
-        .status_history
-        .last()
-        .and_then(|entry| entry.metadata.as_ref()?.job_failure_details.as_ref());
-    let code = failure.and_then(|details| details.docker_process_exit_status);
-    code.and_then(|code| u8::try_from(code).ok())
-        .filter(|code| *code != 0)
-        .map_or(ExitCode::FAILURE, ExitCode::from)
-}
-
-/// When a job that was submitted now is given up on.
-fn patience(now: Timestamp, limits: Duration) -> Timestamp {
-    /// Pulls and queues lie between a job's own limits.
-    const MORE: Duration = Duration::from_secs(600);
-    now.plus(MORE).plus(limits)
 }
 
 #[cfg(test)]

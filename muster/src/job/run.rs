@@ -19,11 +19,12 @@ use muster_protocol::rest::{CreateFile, CreateJob, JobView};
 use muster_protocol::upload::{FilePut, FileUpload, PARTIAL_HEADER, PARTIAL_KEEP};
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::muster::JobExtension;
-use muster_protocol::{ErrorCode, Feature, JobId, ValidatorKey};
+use muster_protocol::{ErrorCode, Feature, JobId, Timestamp, ValidatorKey};
 use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::print;
 
-use super::{EXIT_INTERRUPTED, exit_code, patience, save_artifacts, save_outputs, say_saved};
+use super::exit_code::{EXIT_INTERRUPTED, exit_code};
+use super::saved_outputs::{save_artifacts, save_outputs, say_saved};
 use crate::cli::user::{JobRun, Via};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
@@ -418,6 +419,13 @@ fn variable(text: &str) -> Result<(String, String)> {
     let (key, value) = pair
         .ok_or_else(|| Failure::usage(format_args!("an environment variable is KEY=VALUE, got {text:?}")))?;
     Ok((key.to_owned(), value.to_owned()))
+}
+
+/// When a job that was submitted now is given up on.
+fn patience(now: Timestamp, limits: Duration) -> Timestamp {
+    /// Pulls and queues lie between a job's own limits.
+    const MORE: Duration = Duration::from_secs(600);
+    now.plus(MORE).plus(limits)
 }
 
 #[cfg(test)]

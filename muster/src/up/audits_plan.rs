@@ -9,11 +9,11 @@ use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, I
 use muster_identity::Keypair;
 use muster_local_subnet::programs::ModelPrograms;
 use muster_local_subnet::state::Layout;
-use muster_protocol::{ImageId, MinerKey};
+use muster_protocol::{ImageId, MinerKey, ValidatorKey};
 use serde_json::{Value, json};
 
-use super::plan::{LONG_S, Setup};
-
+/// In a demonstration, the seconds for what an idle machine does in a few and a busy one in minutes.
+pub(crate) const LONG_S: u64 = 600;
 /// The model of the demonstration.
 pub(crate) const MODEL: &str = "tiny";
 /// The miner that cheats, by the name of its process.
@@ -64,6 +64,17 @@ pub(crate) struct AuditsPlan {
     pub(crate) cheating_image: ImageId,
     /// Another build of the engine, which confirms what a reference has found: the machine is the same one here.
     pub(crate) second_image: ImageId,
+}
+
+/// The parts of the trusted miner's configuration that it shares with the subnet's other roles.
+pub(crate) struct TrustedMinerTerms {
+    /// The only validator that it serves.
+    pub(crate) validator: ValidatorKey,
+    pub(crate) wallet: Value,
+    /// The address of its database.
+    pub(crate) store: String,
+    /// The program and arguments that start an executor.
+    pub(crate) executor_command: Vec<PathBuf>,
 }
 
 /// The image of an engine with the model.
@@ -165,24 +176,23 @@ impl AuditsPlan {
     }
 
     /// The configuration of the validator's own miner.
-    pub(crate) fn trusted_miner(&self, setup: &Setup<'_>) -> Value {
-        let layout = setup.layout;
+    pub(crate) fn trusted_miner(&self, layout: &Layout, terms: TrustedMinerTerms) -> Value {
         let script = fleet_folder(layout).join("fleet.sh");
         let call = |action: &str| vec!["sh".to_owned(), script.display().to_string(), action.to_owned()];
         let mut provision = call("provision");
         provision.extend(
-            setup
-                .executor_command()
+            terms
+                .executor_command
                 .iter()
                 .map(|part| part.display().to_string()),
         );
         json!({
             "registered": false,
-            "validators": [setup.subnet.validator],
+            "validators": [terms.validator],
             "bind": self.address,
             "ready_file": layout.ready(TRUSTED),
-            "wallet": setup.wallet(TRUSTED),
-            "store": setup.store(TRUSTED),
+            "wallet": terms.wallet,
+            "store": terms.store,
             "receipts_dir": layout.data("trusted-receipts"),
             "drain_file": layout.data("trusted-drain"),
             "standing": {"roll": layout.data("trusted-standing")},

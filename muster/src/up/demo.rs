@@ -22,8 +22,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::LIMIT;
-use super::plan::{self, DEMO_MODEL, Setup};
+use super::plan::{self, DEMO_MODEL, LIMIT, Setup};
 use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
 use crate::{chat, grade, job, job_inputs, proof};
@@ -409,8 +408,8 @@ fn words(job: &JobView) -> anyhow::Result<WordCount> {
         .artifacts
         .get(ARTIFACT)
         .with_context(|| format!("the job left no {ARTIFACT}"))?;
-    let words: WordCount =
-        serde_json::from_slice(&job::artifact(contents)?).context("words.json is no table of words")?;
+    let words: WordCount = serde_json::from_slice(&job::saved_outputs::artifact(contents)?)
+        .context("words.json is no table of words")?;
     if words.top.is_empty() {
         bail!("the job counted no words");
     }

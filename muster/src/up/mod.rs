@@ -8,7 +8,6 @@ mod plan;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use muster_chain::ChainClient;
@@ -24,7 +23,7 @@ use muster_terminal::print;
 
 use self::audits_plan::AuditsPlan;
 use self::demo::DemoSteps;
-use self::plan::{DEMO_MODEL, Keys, NETUID, Setup};
+use self::plan::{DEMO_MODEL, Keys, LIMIT, NETUID, Setup};
 use crate::cli::Up;
 use crate::failure::{Failure, Result};
 
@@ -41,10 +40,6 @@ const SECOND_MODEL_IMAGE: &str = "muster/tiny-model-f16:latest";
 const CHEATING_MODEL_IMAGE: &str = "muster/cheating-tiny-model:latest";
 /// The milliseconds between blocks in that demonstration, at most: buckets of answers have 25 blocks.
 const AUDITS_BLOCK_MS: u64 = 200;
-/// The longest wait for a role to be ready, and the longest time of a demonstration once its programs are there. Each
-/// wait ends with what it waits for, and Ctrl-C ends all of them, so this only ends waits that nobody watches, for what
-/// never comes. At rest a role needs a second, and a demonstration less than a minute.
-const LIMIT: Duration = Duration::from_secs(1_800);
 
 /// Starts the subnet and keeps it until Ctrl-C, or runs the demo job and stops.
 pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {

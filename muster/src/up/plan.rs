@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use muster_chain::Netuid;
@@ -14,7 +15,7 @@ use muster_protocol::{ErrorCode, Hotkey, ImageId, MinerKey, ValidatorKey};
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use super::audits_plan::{self, AuditsPlan};
+use super::audits_plan::{self, AuditsPlan, LONG_S, TrustedMinerTerms};
 use crate::failure::{Failure, Result};
 
 /// Starts an executor of the demonstration. The executor that can rename the flag, the first argument, gets the
@@ -29,8 +30,10 @@ const HOTKEY: &str = "default";
 pub(crate) const LOCAL: &str = "127.0.0.0/8";
 /// The model that a local subnet serves.
 pub(crate) const DEMO_MODEL: &str = "parrot";
-/// In a demonstration, the seconds for what an idle machine does in a few and a busy one in minutes.
-pub(crate) const LONG_S: u64 = 600;
+/// The longest wait for a role to be ready, and the longest time of a demonstration once its programs are there. Each
+/// wait ends with what it waits for, and Ctrl-C ends all of them, so this only ends waits that nobody watches, for what
+/// never comes. At rest a role needs a second, and a demonstration less than a minute.
+pub(super) const LIMIT: Duration = Duration::from_secs(1_800);
 /// A thousand TAO, in rao: enough for a permit.
 const STAKE: u64 = 1_000_000_000_000;
 
@@ -285,7 +288,14 @@ impl Setup<'_> {
             all.push((miner_name(index), self.miner(&miner_name(index), address)));
         }
         if let Some(audits) = &self.audits {
-            all.push((audits_plan::TRUSTED.to_owned(), audits.trusted_miner(self)));
+            let name = audits_plan::TRUSTED;
+            let terms = TrustedMinerTerms {
+                validator: self.subnet.validator,
+                wallet: self.wallet(name),
+                store: self.store(name),
+                executor_command: self.executor_command(),
+            };
+            all.push((name.to_owned(), audits.trusted_miner(self.layout, terms)));
         }
         all
     }

@@ -38,6 +38,7 @@ const RULES: &[Rule] = &[
     shape::sizes,
     shape::crates,
     shape::headers,
+    shape::modules,
     shape::functions,
     purposes::check,
     rooms::renamed_crates,

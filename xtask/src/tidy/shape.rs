@@ -100,6 +100,23 @@ fn function_name(line: &str) -> Option<&str> {
     rest.get(..end)
 }
 
+/// A module with files below it is `x/mod.rs`, so that the whole of it lies in one folder.
+pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
+    let judge = |(path, _): (&str, &str)| {
+        let folder = format!("{}/", path.strip_suffix(".rs")?);
+        let says = || {
+            Finding::fault(
+                path,
+                None,
+                format!("there is a folder {folder}: move it to {folder}mod.rs"),
+            )
+        };
+        let mut below = tree.below(&folder);
+        below.any(|(file, _)| file.ends_with(".rs")).then(says)
+    };
+    tree.rust().filter_map(judge).collect()
+}
+
 /// Every file says at its head what it is for.
 pub(super) fn headers(tree: &Tree) -> Vec<Finding> {
     tree.rust()
@@ -177,6 +194,26 @@ mod tests {
             function("fn long()", 90)
         );
         assert!(judge(&tested).is_empty(), "tests may be long");
+    }
+
+    #[test]
+    fn a_module_beside_its_folder_fails() {
+        let tree = Tree::of(&[
+            ("a/src/lib.rs", ""),
+            ("a/src/one.rs", ""),
+            ("a/src/one/child.rs", ""),
+            ("a/src/one_more.rs", ""),
+            ("a/src/two/mod.rs", ""),
+            ("a/src/two/child.rs", ""),
+            ("a/src/three.rs", ""),
+            ("a/src/three/text.toml", ""),
+        ]);
+        let findings = modules(&tree);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!(
+            findings[0].to_string(),
+            "a/src/one.rs: there is a folder a/src/one/: move it to a/src/one/mod.rs"
+        );
     }
 
     #[test]

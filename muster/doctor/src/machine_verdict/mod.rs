@@ -1,6 +1,7 @@
 //! Whether a machine can do what it is meant for: facts, gathered elsewhere, and the verdicts over them. Pure.
 
 mod facts;
+mod machine;
 mod miner;
 mod verdict;
 
@@ -8,4 +9,5 @@ pub use facts::{
     ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, MinerFacts, PoolFacts, PortFacts,
     RemoteFacts,
 };
-pub use verdict::{Purpose, Severity, Verdict, judge, worst_severity};
+pub use machine::judge;
+pub use verdict::{Purpose, Severity, Verdict, worst_severity};
