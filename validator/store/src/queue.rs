@@ -207,8 +207,8 @@ fn read_waiting(row: &AnyRow) -> Result<StoredWaitingJob> {
 }
 
 impl Draft<'_> {
-    /// Adds a user's job with its signature and its status `received`. The signature writes no row if it is known, if it
-    /// is so old that it may have been forgotten, or if the job's id is that of an attempt, because the job's first
+    /// Adds a user's job with its signature and its status `received`. The signature writes no row if it is known, if
+    /// it is so old that it may have been forgotten, or if the job's id is that of an attempt, because the job's first
     /// attempt will bear the same id.
     pub(super) fn put_user_job(&mut self, request: &UserJobRequest, frame: &str, now: Timestamp) {
         self.put_job(request.uuid, frame, JobStatus::Received, now);
