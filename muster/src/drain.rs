@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::cli::{Drain, MinerDrain};
 use crate::failure::{Failure, Result};
-use crate::role_config::configure;
+use crate::role_config::read_config;
 
 /// How often the running process is asked.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -35,9 +35,7 @@ struct MinerHealth {
 /// Empties a miner or one host of it, or opens it again.
 pub(crate) async fn miner(asked: &MinerDrain, clock: &SharedClock) -> Result<ExitCode> {
     let MinerDrain { host, drain: asked } = asked;
-    let Some(config) = configure::<muster_miner::Config>(asked.config.as_deref(), false)? else {
-        return Ok(ExitCode::SUCCESS);
-    };
+    let config: muster_miner::Config = read_config(asked.config.as_deref())?;
     if let Some(host) = host {
         return drain_host(&config, host, asked.undo);
     }
@@ -94,9 +92,7 @@ fn drain_host(config: &muster_miner::Config, host: &str, undo_it: bool) -> Resul
 
 /// Empties a persistent executor, or opens it again.
 pub(crate) async fn executor(asked: &Drain, clock: &SharedClock) -> Result<ExitCode> {
-    let Some(config) = configure::<muster_executor::Config>(asked.config.as_deref(), false)? else {
-        return Ok(ExitCode::SUCCESS);
-    };
+    let config: muster_executor::Config = read_config(asked.config.as_deref())?;
     let wish = config.drain_file();
     if asked.undo {
         return undo(&wish, "the executor");

@@ -16,20 +16,19 @@ use url::Url;
 use crate::cli::{Executor, ExecutorCommand, LogForm, ManifestEngine, Miner, MinerCommand, Role};
 use crate::drain;
 use crate::failure::{Failure, Result};
-use crate::role_config::configure;
+use crate::role_config::{configure, read_config};
 
 /// How long a role may take to end its connections and writes after it was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// `muster facilitator`.
 pub(crate) async fn facilitator(args: Role, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let Some(config) = configure::<muster_facilitator::Config>(args.config.as_deref(), args.print_config)?
-    else {
+    let Some(config) = configure::<muster_facilitator::Config>(&args.file)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    prepare("facilitator", args.log_format, &tasks, args.lifeline)?;
+    prepare("facilitator", args.report.log_format, &tasks, args.lifeline)?;
     measure(MetricRole::Facilitator, args.metrics, &tasks, &clock).await?;
-    trace("facilitator", args.traces.as_ref(), &tasks, &clock)?;
+    trace("facilitator", args.report.traces.as_ref(), &tasks, &clock)?;
     finish(
         muster_facilitator::run(config, tasks.clone(), clock).await,
         &tasks,
@@ -39,13 +38,12 @@ pub(crate) async fn facilitator(args: Role, tasks: Tasks, clock: SharedClock) ->
 
 /// `muster validator`.
 pub(crate) async fn validator(args: Role, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let Some(config) = configure::<muster_validator::Config>(args.config.as_deref(), args.print_config)?
-    else {
+    let Some(config) = configure::<muster_validator::Config>(&args.file)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    prepare("validator", args.log_format, &tasks, args.lifeline)?;
+    prepare("validator", args.report.log_format, &tasks, args.lifeline)?;
     measure(MetricRole::Validator, args.metrics, &tasks, &clock).await?;
-    trace("validator", args.traces.as_ref(), &tasks, &clock)?;
+    trace("validator", args.report.traces.as_ref(), &tasks, &clock)?;
     finish(muster_validator::run(config, tasks.clone(), clock).await, &tasks).await
 }
 
@@ -61,7 +59,7 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(MinerCommand::RotateCertificate(asked)) = command {
-        let config = configure::<muster_miner::Config>(asked.config.as_deref(), false)?.unwrap_or_default();
+        let config: muster_miner::Config = read_config(asked.config.as_deref())?;
         let digest = muster_miner::certificate::rotate(&config.tls).map_err(unusable)?;
         print::raw(&format!(
             "the new certificate is {digest}; a running miner serves and announces it within seconds, and serves the one \
@@ -70,11 +68,11 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(MinerCommand::Evidence(asked)) = command {
-        let config = configure::<muster_miner::Config>(asked.config(), false)?.unwrap_or_default();
+        let config: muster_miner::Config = read_config(asked.config())?;
         print::raw(&asked.answer(&config.store, &config.wallet, clock.now()).await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(config) = configure::<muster_miner::Config>(role.config.as_deref(), role.print_config)? else {
+    let Some(config) = configure::<muster_miner::Config>(&role.file)? else {
         return Ok(ExitCode::SUCCESS);
     };
     let roll = ExecutorRegistry::new(&config.standing.roll);
@@ -97,9 +95,9 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
         print::raw(&format!("removed: {} {}\n", certificate.hex(), member.name));
         return Ok(ExitCode::SUCCESS);
     }
-    prepare("miner", role.log_format, &tasks, role.lifeline)?;
+    prepare("miner", role.report.log_format, &tasks, role.lifeline)?;
     measure(MetricRole::Miner, role.metrics, &tasks, &clock).await?;
-    trace("miner", role.traces.as_ref(), &tasks, &clock)?;
+    trace("miner", role.report.traces.as_ref(), &tasks, &clock)?;
     finish(muster_miner::run(config, tasks.clone(), clock).await, &tasks).await
 }
 
@@ -137,13 +135,13 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
     if let Some(ExecutorCommand::Drain(asked)) = &args.command {
         return drain::executor(asked, &clock).await;
     }
-    let configured = configure::<muster_executor::Config>(args.config.as_deref(), args.print_config)?;
+    let configured = configure::<muster_executor::Config>(&args.file)?;
     let Some(config) = configured else {
         return Ok(ExitCode::SUCCESS);
     };
-    prepare("executor", args.log_format, &tasks, false)?;
+    prepare("executor", args.report.log_format, &tasks, false)?;
     measure(MetricRole::Executor, args.metrics, &tasks, &clock).await?;
-    trace("executor", args.traces.as_ref(), &tasks, &clock)?;
+    trace("executor", args.report.traces.as_ref(), &tasks, &clock)?;
     let ended = if let Some(invitation) = args.enroll {
         muster_executor::persistent::enroll(&config, invitation, &args.name).await
     } else if args.persistent {

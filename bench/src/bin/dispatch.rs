@@ -300,7 +300,7 @@ impl Stage {
             answers: None,
         };
         let miner_address = open(&tasks, Listener::Miner(declining)).await?;
-        let facilitator = open(&tasks, Listener::Facilitator(Arc::new(Mutex::new(Some(jobs))))).await?;
+        let served = open(&tasks, Listener::Facilitator(Arc::new(Mutex::new(Some(jobs))))).await?;
         let mut config = muster_validator::Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 0)),
             ready_file: Some(folder.join("validator.ready")),
@@ -309,7 +309,7 @@ impl Stage {
             ..muster_validator::Config::default()
         };
         config.dial.allow = vec!["127.0.0.1".to_owned()];
-        config.facilitator.url = format!("ws://{facilitator}/ws/v0/");
+        config.facilitator.url = format!("ws://{served}/ws/v0/");
         config.users.allow_any = true;
         config.users.signature_max_ahead_s = u64::MAX;
         config.routing.max_attempts = 1;

@@ -386,10 +386,10 @@ fn measure(runtime: &Runtime) -> Result<()> {
     configure(folder)?;
     let _engine = Process::own(folder, "engine", CORE_OF_OTHERS)?;
     let facilitator = Process::own(folder, "facilitator", CORE_OF_PROXY)?;
-    let facilitator = soon("the facilitator", || {
+    let served = soon("the facilitator", || {
         ready::read(&folder.join("facilitator.address")).ok().flatten()
     })?;
-    let address = facilitator.to_string();
+    let address = served.to_string();
     fs::write(folder.join(VOUCHES), runtime.block_on(vouches(&address))?)?;
     let gateway = Process::own(folder, "gateway", CORE_OF_PROXY)?;
     let nginx = Process::nginx(folder)?;

@@ -269,9 +269,7 @@ async fn stores_that_an_earlier_release_wrote_are_read_by_todays_roles() {
             .records()
             .await
             .unwrap();
-        let open = records
-            .iter()
-            .filter(|record| record.standing == LeaseStatus::Open);
+        let open = records.iter().filter(|record| record.status == LeaseStatus::Open);
         assert_eq!((records.len(), open.count()), (6, 2), "{}", old.engine);
     }
 }

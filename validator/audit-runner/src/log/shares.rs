@@ -129,7 +129,7 @@ mod tests {
         let none = BTreeSet::new();
         let shares = shares_of(&answers, &owners, &daily, &none, &Settings::default());
         let ppm: Vec<u32> = shares.iter().map(|share| share.ppm).collect();
-        assert_eq!(ppm, [14_737, 14_737], "that of 5,000 answers a day");
+        assert_eq!(ppm, [14_737, 14_737], "the share of 5,000 answers a day");
         let alone = shares_of(&answers, &BTreeMap::new(), &daily, &none, &Settings::default());
         assert!(
             alone.iter().all(|share| share.ppm == 1_000_000),

@@ -1,5 +1,5 @@
-//! The view of an audited miner: headers, outcomes, verdicts with their evidence, and its appeals. The audit check is the
-//! miner's own code with a store of its own; the validator is real.
+//! The view of an audited miner: headers, outcomes, verdicts with their evidence, and its appeals. The audit check is
+//! the miner's own code with a store of its own; the validator is real.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -92,7 +92,7 @@ fn a_conviction_after_the_last_vesting_burns_the_weight_that_stands() {
     assert_eq!(unburned.standing, snapshot.standing, "the next cycle tries again");
     let text = explain(&snapshot, miner(1)).unwrap().to_string();
     for part in [
-        "that of this uid was 65535",
+        "of this uid was 65535",
         "no neuron of the subnet burns",
         "weight: 65535 of 65535",
     ] {
@@ -110,7 +110,7 @@ fn a_conviction_after_the_last_vesting_burns_the_weight_that_stands() {
     );
     let text = explain(&snapshot, miner(9)).unwrap().to_string();
     for part in [
-        "that of this uid was 0",
+        "of this uid was 0",
         "it burns the weights",
         "weight: 65535 of 65535",
     ] {
