@@ -1,5 +1,5 @@
--- Rows that the miner of commit c63b556c wrote (schema 3): `muster up`, six jobs that end or fail, a streamed
--- answer, and kill -9 of every process while two jobs ran and three waited.
+-- Rows that the miner of commit c63b556c wrote (schema 3): `muster up`, four jobs that end, a streamed answer,
+-- and kill -9 of every process while a job ran, three waited and a session was open.
 INSERT INTO audit_headers (validator, bucket, header, digest, own, received_at, revealed_at) VALUES ('5F1CxHu4UiXFTdPBdmjcKvspxZCLQRrK1jL4CnJ1g9YxXMmK', 2, 'bXVzdGVyL2F1ZGl0LWJ1Y2tldC8xi4VCNXgz+nC2Jbgxx6Yu2UbXl2Id+Wh/NqOE8At5OZcAAYIJqvaEAE5cJ9ppxD3AZ8sTmkN8hbSHbO7vSiOUXw53AAAAAAAAAAIAAAAAAAAAATV8+oReG6/QN9sy3Gz7fvuNPuOLACwU4r8lz1TMeSyf47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFUAAAAAAAAAAUPOM89Gp6XKESTaBm9galj9eFkAaLVw9oLbfK7BU09x47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFUkg4bbUDO5vNEBSDlZ0EhQUj+096qceo13d24GhNzVKRdTRk8yUKpKnAn7WIy+zoa68U/Mj9ZvLMGKhwKbQyuG', 'sha256:427dbaae6c2e5d8210b5781b8b307b72c59ae364804ee95cf0ec275f2afe983a', 1, 1795897905721119, NULL);
 INSERT INTO audit_leaves (validator, bucket, position, session, sequence, proof, model, outcome) VALUES ('5F1CxHu4UiXFTdPBdmjcKvspxZCLQRrK1jL4CnJ1g9YxXMmK', 2, 0, '037e8340-b7f0-4ebc-a5c1-936b236ee622', 1, 'sha256:8109de000bb6db4b60e5317af09c5e9a9693e289f18627f57dbb7a76be905cd3', 'parrot', NULL);
 INSERT INTO greetings (signature, expires) VALUES ('0xc6cb6673191da4cfab5d29a2b1fc9560f4c518a1e7ce6a5b1ae4556b046e330f47136c282c4516f40c2ad780d57fc56940aa780a856a91af58eeeaf81d09888b', 1795897890510637);
