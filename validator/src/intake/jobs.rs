@@ -216,7 +216,7 @@ impl JobIntake {
         let text = |name: &str| value.get(name).and_then(Value::as_str);
         let job = text("uuid").and_then(|uuid| uuid.parse::<JobId>().ok());
         match (text("message_type"), job) {
-            (Some("V2UserJobRequest"), Some(job)) => {
+            (Some("V2JobRequest"), Some(job)) => {
                 let details = RejectionDetails {
                     rejected_by: ParticipantType::Validator,
                     reason: JobRejectionReason::NoMinerForJob,
