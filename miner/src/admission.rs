@@ -24,7 +24,7 @@ pub struct AdmissionRequest {
 /// The miner's record of an attempt, by its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptHistory {
-    /// Never heard of.
+    /// Not known to this miner.
     New,
     /// It has a lease, or had one, for this validator.
     Leased(ValidatorKey),
@@ -75,13 +75,13 @@ pub struct AdmissionInputs<'a> {
 pub enum AdmissionDecision {
     /// Lease an executor.
     Accept,
-    /// The attempt is leased already: tell again how far it is, start nothing.
+    /// The attempt is leased already: report again how far it is, start nothing.
     Repeat,
     /// Decline the offer.
     Decline {
         /// The reason on the wire.
         reason: JobRejectionReason,
-        /// The reason in words.
+        /// The reason as text.
         message: String,
     },
 }

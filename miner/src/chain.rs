@@ -56,11 +56,11 @@ pub struct ChainFollower {
     pub statement: MinerStatement,
     /// Gets each metagraph.
     pub served: ServedValidators,
-    /// The dispatcher, which is told the served validators.
+    /// The dispatcher, which is notified of the served validators.
     pub inbox: Inbox,
     /// The source of time for waits between tries.
     pub clock: SharedClock,
-    /// Is told the newest block; `None` if this miner compares nothing.
+    /// Receives the newest block; `None` if this miner compares nothing.
     pub(crate) audit_check: Option<AuditCheck>,
     /// Reads what validators state about this miner, for the board of its operator; `None` if nobody looks at it.
     pub(crate) grades: Option<(GradeReader, Arc<OperatorBoard>)>,

@@ -61,7 +61,7 @@ pub struct Dispatcher {
     pub manager: Arc<dyn ExecutorManager>,
     /// The URL that executors dial.
     pub miner_address: String,
-    /// The persistent executors, which are told the whitelists.
+    /// The persistent executors, which receive the whitelists.
     pub pool: ExecutorPool,
     /// The queue into this dispatcher, for the exits of executors.
     pub inbox: Inbox,
@@ -257,7 +257,7 @@ impl Dispatcher {
                     let reason = reasons.borrow_and_update().clone();
                     inbox.send(Event::ExecutorWaits { attempt, reason }).await;
                 }
-                // The manager has nothing more to say.
+                // The manager has nothing more to report.
                 std::future::pending::<()>().await;
             };
             let ended = tokio::select! {
@@ -537,7 +537,7 @@ impl Peers {
         }
     }
 
-    /// An executor that speaks after its lease has ended is told so, and let go.
+    /// An executor that sends a message after its lease has ended is notified, and let go.
     fn dismiss(&mut self, dial: DialId, details: String) {
         let found = self
             .executors

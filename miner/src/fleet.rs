@@ -30,7 +30,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Lends from `connected` first, then from `pools`. Executors of pools that dial `wss://` are told the certificate.
+    /// Lends from `connected` first, then from `pools`. Executors of pools that dial `wss://` receive the certificate.
     pub fn new(connected: ExecutorPool, pools: Pools, certificate: Option<watch::Receiver<Digest>>) -> Self {
         let manifest = watch::Sender::new(pools.fixed());
         Self {
@@ -41,7 +41,7 @@ impl Fleet {
         }
     }
 
-    /// Follows the number of all executors, as validators are told it.
+    /// Follows the number of all executors, as it is sent to validators.
     pub fn manifest(&self) -> watch::Receiver<Manifest> {
         self.manifest.subscribe()
     }

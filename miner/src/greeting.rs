@@ -57,7 +57,7 @@ pub enum GreetingRejection {
     /// It did not greet in time.
     #[error("Validator {0} not authenticated due to: no ValidatorAuthForMiner within {time} s", time = GREETING_TIME.as_secs())]
     Late(ValidatorKey),
-    /// It said something else first.
+    /// It sent something else first.
     #[error("Validator {0} not authenticated due to: the first message was not ValidatorAuthForMiner")]
     NotGreeted(ValidatorKey),
     /// Too many other connections have not greeted yet.
@@ -71,7 +71,7 @@ pub enum GreetingRejection {
 /// The reason for the lack of a session.
 #[derive(Debug)]
 pub enum NoSession {
-    /// The validator is told the reason.
+    /// The validator receives the reason.
     Refused(GreetingRejection),
     /// The validator left.
     Left,

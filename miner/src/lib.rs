@@ -415,7 +415,7 @@ async fn open_pools(
         pools.push(crate::executor_pools::open(further, owner, tasks, clock).await?);
     }
     let pools = Pools::new(pools);
-    // Validators that connect first would be told of none.
+    // Validators that connect first would be sent none.
     tokio::select! {
         () = pools.settled() => {}
         () = clock.sleep(SETTLE) => tracing::warn!("an engine of a pool has not answered yet; the miner starts without its executors"),
@@ -423,8 +423,8 @@ async fn open_pools(
     Ok(pools)
 }
 
-/// Serves persistent executors, where the configuration has a port for them, tells the dispatcher the fleet's capacity,
-/// and follows the operator's wish to empty the miner or hosts.
+/// Serves persistent executors, where the configuration has a port for them, reports the fleet's capacity to the
+/// dispatcher, and follows the operator's wish to empty the miner or hosts.
 async fn start_fleet(
     config: &Config,
     fleet: &Fleet,
@@ -449,7 +449,7 @@ async fn start_fleet(
     Ok(())
 }
 
-/// Opens the port of persistent executors, and tells the dispatcher their capacity.
+/// Opens the port of persistent executors, and reports their capacity to the dispatcher.
 async fn serve_persistent(
     address: SocketAddr,
     roll: ExecutorRegistry,

@@ -1,4 +1,4 @@
-//! The load of the persistent executors' machines, as they last measured it, for validators that ask to be told.
+//! The load of the persistent executors' machines, as they last measured it, for validators that ask for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

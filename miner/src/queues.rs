@@ -10,7 +10,7 @@ use crate::lease_table::Event;
 
 /// Events that wait; beyond it sessions wait, and their sockets with them.
 const QUEUE: usize = 1024;
-/// A peer that leaves so many messages unread is disconnected. It gets the missed messages when it connects again.
+/// A peer that leaves this many messages unread is disconnected. It gets the missed messages when it connects again.
 const CAPACITY: usize = 4096;
 /// The part of an outbox that is reserved for messages that must not be missed.
 const RESERVED: usize = CAPACITY - 256;

@@ -74,7 +74,7 @@ pub struct SessionPermit {
 pub struct MinerState {
     /// The miner's key.
     pub key: Keypair,
-    /// The main hotkey that validators are told.
+    /// The main hotkey that is sent to validators.
     pub main_hotkey: Hotkey,
     /// The validators that are served.
     pub served: ServedValidators,
@@ -116,7 +116,7 @@ impl MinerState {
         MinerKey(self.key.hotkey())
     }
 
-    /// Keeps what an executor tells of the proofs that its session has signed. Without it less is compared.
+    /// Keeps what an executor reports of the proofs that its session has signed. Without it less is compared.
     pub(crate) async fn note_proofs(&self, told: &SessionProofs) {
         if let Some(audit_check) = &self.audit_check
             && let Err(error) = audit_check.note_proofs(told).await

@@ -30,7 +30,7 @@ use crate::lease_table::{ConnectionId, Event, JobOffer};
 use crate::queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
 use crate::state::MinerState;
 
-/// Bytes of frames that are handed to the network together, if so many have gathered.
+/// Bytes of frames that are handed to the network together, if this many have gathered.
 const TOGETHER: usize = 128 * 1024;
 
 /// The time after the greeting until the first message about the machines.
@@ -418,7 +418,7 @@ impl Reader<'_> {
 /// Signs as the miner what a validator has signed.
 ///
 /// # Errors
-/// In words for the validator: it names others than the two of us, lies outside the limits or in the future, or is not
+/// As text for the validator: it names others than the two of us, lies outside the limits or in the future, or is not
 /// signed by the validator.
 fn countersign_offered(
     key: &Keypair,

@@ -306,7 +306,7 @@ fn start_observers(
     });
 }
 
-/// Begins to gather others' receipts, statements and bundles of audit evidence, if the configuration says so.
+/// Begins to gather others' receipts, statements and bundles of audit evidence, if the configuration asks for it.
 fn start_gathering(
     state: &Arc<ValidatorState>,
     drivers: &Arc<JobDrivers>,

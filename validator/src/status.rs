@@ -84,7 +84,7 @@ struct RoutesView {
 /// `GET /v0/sessions`.
 #[derive(Debug, Serialize)]
 struct SessionsView {
-    /// The gateway as facilitators are told of it.
+    /// The gateway as it is reported to facilitators.
     gateway: GatewayNotice,
     address: SocketAddr,
     time: Timestamp,

@@ -12,7 +12,7 @@ use crate::store::{AuditCheckStore, ToldVerdict};
 /// Why there is no appeal.
 #[derive(Debug, thiserror::Error)]
 pub enum AppealError {
-    /// No validator has told of the bundle.
+    /// No validator has sent a notice of the bundle.
     #[error("no validator has told this miner of a verdict with that bundle")]
     Unknown,
     /// The verdict accuses nobody.
@@ -29,8 +29,8 @@ pub enum AppealError {
     Store(#[from] StoreError),
 }
 
-/// Signs appeals against the verdict of a bundle, one for each validator that has told of it, and stores them. They are
-/// sent once their validators connect. Returns the validators with the appeal that each gets.
+/// Signs appeals against the verdict of a bundle, one for each validator that sent a notice of it, and stores them.
+/// They are sent once their validators connect. Returns the validators with the appeal that each gets.
 ///
 /// # Errors
 /// There is no such verdict, or nothing to appeal against.

@@ -1,4 +1,4 @@
-//! The shell around the comparisons: hears a validator's notices, stores what they say, and answers.
+//! The shell around the comparisons: receives a validator's notices, stores what they state, and answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +66,7 @@ impl AuditCheck {
         self.blocks.newest.fetch_max(block, Ordering::Relaxed);
     }
 
-    /// Keeps what an executor tells of its session. A message that is no such list is dropped.
+    /// Keeps what an executor reports of its session. A message that is no such list is dropped.
     ///
     /// # Errors
     /// The database fails.
@@ -112,7 +112,7 @@ impl AuditCheckConversation {
     /// Hears a notice. Returns the answers to it, in order.
     ///
     /// # Errors
-    /// The database fails. The validator says the notice again on the next connection.
+    /// The database fails. The validator sends the notice again on the next connection.
     pub async fn hear(&mut self, message: AuditMessage) -> Result<Vec<AuditReply>, StoreError> {
         let taken = |number| vec![AuditReply::Taken { number }];
         let number = message.number;

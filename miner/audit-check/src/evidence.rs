@@ -1,4 +1,5 @@
-//! The miner's opinion of a bundle of evidence about it: the replay, and whether it says what the validator says. Pure.
+//! The miner's opinion of a bundle of evidence about it: the replay, and whether it proves what the validator states.
+//! Pure.
 
 use muster_audit::{AuditBundle, ReplayedBundle, replay_with_bundle};
 use muster_protocol::wire::audits::VerdictNotice;
@@ -15,9 +16,9 @@ pub enum BundleOpinion {
     Agrees,
     /// Another verdict follows.
     OtherVerdict(String),
-    /// The bundle proves nothing, or is about others; the reason in words.
+    /// The bundle proves nothing, or is about others; the reason as text.
     ProvesNothing(String),
-    /// The miner has not read it, for a reason of its own. That says nothing about the verdict.
+    /// The miner has not read it, for a reason of its own. That proves nothing about the verdict.
     NotFetched(String),
 }
 
@@ -32,7 +33,7 @@ impl BundleOpinion {
         }
     }
 
-    /// The opinion in words.
+    /// The opinion as text.
     pub fn words(&self) -> String {
         match self {
             Self::Agrees => "the verdict follows from the bundle".to_owned(),
@@ -54,7 +55,7 @@ impl BundleOpinion {
 /// A bundle as the miner has read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadBundle {
-    /// The result of the replay beside the validator's word.
+    /// The result of the replay beside the validator's statement.
     pub opinion: BundleOpinion,
     /// The chain and the subnet that the bundle is about, if it could be replayed.
     pub subnet: Option<(Digest, u16)>,
@@ -76,7 +77,7 @@ pub struct ShownHeader {
     pub text: String,
 }
 
-/// Replays a bundle that a validator says is about this miner. It takes seconds.
+/// Replays a bundle that, as a validator states, is about this miner. It takes seconds.
 pub fn judge_bundle(text: &str, notice: &VerdictNotice, me: MinerKey) -> ReadBundle {
     match replay_with_bundle(text) {
         Ok((replayed, bundle)) => ReadBundle {

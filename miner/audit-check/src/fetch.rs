@@ -26,7 +26,7 @@ pub enum FetchStep {
     Next(u64),
     /// The text is whole and has the digest that names it.
     Whole(String),
-    /// The text does not come, or is another one; the reason in words.
+    /// The text does not come, or is another one; the reason as text.
     Failed(&'static str),
 }
 

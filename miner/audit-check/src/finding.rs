@@ -2,7 +2,7 @@
 
 use muster_response_proof::SessionId;
 
-/// The most characters of the words of a finding.
+/// The most characters of the text of a finding.
 const MAX_WORDS: usize = 600;
 
 /// The kind of a finding.
@@ -14,7 +14,7 @@ pub enum FindingKind {
     TwoHeaders,
     /// A header does not name the digest of the header before it.
     BrokenChain,
-    /// A header came after its draw block existed, although the miner could have been told before.
+    /// A header came after its draw block existed, although the miner could have been notified before.
     LateHeader,
     /// A leaf does not stand in the tree of its header.
     FalseLeaf,
@@ -34,7 +34,7 @@ pub enum FindingKind {
     NoOutcome,
     /// A bucket's draw was not revealed in time.
     NoReveal,
-    /// A bundle of evidence proves nothing, or something else than the validator says.
+    /// A bundle of evidence proves nothing, or something else than the validator states.
     FalseVerdict,
 }
 
@@ -88,14 +88,14 @@ impl FindingKind {
 pub struct Finding {
     /// The kind, by which lists are sorted.
     pub kind: FindingKind,
-    /// The subject, which tells two findings of one kind apart: a bucket, an answer, a bundle.
+    /// The subject, which distinguishes two findings of one kind: a bucket, an answer, a bundle.
     pub about: String,
-    /// The finding in words.
+    /// The finding as text.
     pub words: String,
 }
 
 impl Finding {
-    /// A finding about a subject. Long words are cut.
+    /// A finding about a subject. A long text is cut.
     pub fn new(kind: FindingKind, about: impl ToString, words: impl AsRef<str>) -> Self {
         Self {
             kind,

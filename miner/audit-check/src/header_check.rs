@@ -223,8 +223,8 @@ fn check_leaf(leaf: &LeafNotice, header: &BucketHeader) -> Option<CheckedLeaf> {
     })
 }
 
-/// The answers of a header that are not the miner's own proofs, by what the executors told of them: `own` is the digest
-/// of the proof of that number, `at` another place of the log that has the number already.
+/// The answers of a header that are not the miner's own proofs, by what the executors reported of them: `own` is the
+/// digest of the proof of that number, `at` another place of the log that has the number already.
 pub fn compare_leaf(
     leaf: &CheckedLeaf,
     bucket: u64,
@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    /// A header of a bucket with so many leaves, as its validator shows it, and its digest.
+    /// A header of a bucket with `leaves` leaves, as its validator shows it, and its digest.
     fn header(bucket: u64, leaves: u64, previous: Digest) -> (HeaderNotice, Digest) {
         let hashes: Vec<Digest> = (0..leaves).map(|number| leaf(number).hash()).collect();
         let stated = BucketHeader {

@@ -1,7 +1,7 @@
 //! A miner's side of spot checks.
 //!
 //! A validator shows each miner the headers of its log with the miner's own leaves, later the draw and the outcomes of
-//! drawn answers, and the verdicts that it scores with. A [`AuditCheck`] hears these notices, compares them with the
+//! drawn answers, and the verdicts that it scores with. A [`AuditCheck`] receives these notices, compares them with the
 //! proofs of the miner's executors, replays bundles, and keeps faults as [`Finding`]s.
 //!
 //! Reading order: [`header_check`], [`omissions`], [`outcome_check`], [`evidence`] and [`fetch`] decide, purely;

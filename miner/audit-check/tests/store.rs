@@ -222,7 +222,7 @@ async fn verdicts_and_bundles_are_bounded_and_an_appeal_waits_for_its_answer() {
         let told = store.verdicts().await.unwrap();
         assert_eq!(told[0].answer.as_deref(), Some("no"));
         assert_eq!(told[0].appealed_at, Some(at(80)));
-        // The verdict is told once more: the appeal stays.
+        // The verdict is sent once more: the appeal stays.
         let again = at(80).plus(Duration::from_secs(5));
         store
             .put_verdict(VALIDATOR, &verdict(69, at(69)), &read, None, again)

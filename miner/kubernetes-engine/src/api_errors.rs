@@ -6,7 +6,7 @@ use kube::Error;
 use kube::core::Status;
 use muster_provisioning::EngineError;
 
-/// Characters of the cluster's own words that are passed on.
+/// Characters of the cluster's own text that are passed on.
 const MAX_WORDS: usize = 600;
 
 /// The error of a call that did `what`: "create the pod muster-…".
@@ -28,17 +28,17 @@ pub(crate) fn timed_out(what: &str, seconds: u64) -> EngineError {
     ))
 }
 
-/// Whether the cluster says that an object of this name is there already.
+/// Whether the cluster reports that an object of this name is there already.
 pub(crate) fn is_conflict(error: &Error) -> bool {
     code(error) == Some(409) && reason(error) == Some("AlreadyExists")
 }
 
-/// Whether the cluster says that there is no such object.
+/// Whether the cluster reports that there is no such object.
 pub(crate) fn is_missing(error: &Error) -> bool {
     code(error) == Some(404)
 }
 
-/// Whether the cluster says that this miner has no right to do so.
+/// Whether the cluster reports that this miner has no right to do so.
 pub(crate) fn is_forbidden(error: &Error) -> bool {
     code(error) == Some(403)
 }
@@ -79,7 +79,7 @@ fn of_status(what: &str, status: &Status) -> EngineError {
             "give the miner's account the rights of `muster miner manifests kubernetes`, with kubectl apply",
         ),
         404 => refused("create the namespace, or set the right one"),
-        // Everything that says "later", and everything that says that the control plane itself is not well.
+        // Everything that means "later", and everything that means that the control plane itself is not well.
         408 | 409 | 425 | 429 => unreachable(what, status.code, &said),
         400..=499 => refused("change the pod template so that the cluster takes it"),
         _ => unreachable(what, status.code, &said),
@@ -97,7 +97,7 @@ fn is_denial(said: &str) -> bool {
     said.contains("admission webhook") || said.contains("violates PodSecurity") || !said.contains("cannot ")
 }
 
-/// The cluster's words, printable and not endless.
+/// The cluster's text, printable and not endless.
 pub(crate) fn words(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut short: String = plain.take(MAX_WORDS).collect();
@@ -110,7 +110,7 @@ pub(crate) fn words(text: &str) -> String {
     short
 }
 
-/// An error and the causes whose words it does not repeat.
+/// An error and the causes whose text it does not repeat.
 fn causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -55,7 +55,7 @@ fn requests(spec: &PodSpec) -> Amounts {
         let so_far = sum.entry(name).or_default();
         *so_far = so_far.saturating_add(amount);
     }
-    // Every node says how many pods it takes.
+    // Every node states how many pods it takes.
     sum.insert("pods".to_owned(), quantity::parse("1").unwrap_or(1));
     sum
 }

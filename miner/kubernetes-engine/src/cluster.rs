@@ -25,7 +25,7 @@ use crate::template::PodTemplate;
 const CALL: Duration = Duration::from_secs(10);
 /// Objects in one answer of the API; further ones are asked for.
 const PAGE: u32 = 500;
-/// Answers of one list, at most: an API that always says there is more must not be asked forever.
+/// Answers of one list, at most: an API that always reports more must not be asked forever.
 const PAGES: u32 = 100;
 
 /// The pool whose executors an engine starts.
@@ -55,7 +55,7 @@ impl KubernetesEngine {
     /// Reads the access to the cluster and the pod template. No call is made yet.
     ///
     /// # Errors
-    /// A setting is of no use; the text says which and why.
+    /// A setting is of no use; the text states which and why.
     pub async fn connect(
         settings: &KubernetesSettings,
         pool: Pool,

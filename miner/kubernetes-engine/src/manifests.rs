@@ -41,7 +41,7 @@ pub struct PersistentExecutors {
 #[error("a manifest cannot be written as YAML: {0}")]
 pub struct ManifestError(String);
 
-/// The manifests as YAML, each under a comment that says what it is for.
+/// The manifests as YAML, each under a comment that states what it is for.
 ///
 /// # Errors
 /// A manifest cannot be written as YAML.

@@ -85,7 +85,7 @@ pub enum SetupError {
         "no access to a Kubernetes cluster: {reason}; check kubeconfig and context, or try `kubectl get pods`"
     )]
     Access {
-        /// The reason in words.
+        /// The reason as text.
         reason: String,
     },
 }

@@ -27,7 +27,7 @@ pub enum TemplateError {
     Content {
         /// The file that `template` names.
         path: PathBuf,
-        /// The reason in words.
+        /// The reason as text.
         reason: String,
     },
     /// No image is named.

@@ -15,7 +15,7 @@ pub enum EngineError {
     /// Asking again changes nothing. The text names the engine, what it refused and what the operator can do.
     #[error("{0}")]
     Refused(String),
-    /// The engine did not answer, or not in a way that says anything. The call may have been carried out.
+    /// The engine did not answer, or not in a way that proves anything. The call may have been carried out.
     #[error("{0}")]
     Unreachable(String),
 }
@@ -25,17 +25,17 @@ pub enum EngineError {
 pub enum EngineExecutor {
     /// It waits for a machine, or for its image.
     Pending {
-        /// The engine's reason, in the engine's words.
+        /// The engine's reason, as the engine wrote it.
         reason: String,
     },
     /// Its program runs.
     Running {
-        /// The machine's name at the engine, where the engine says it.
+        /// The machine's name at the engine, where the engine states it.
         host: Option<String>,
     },
     /// Its program has ended, or never began.
     Ended {
-        /// The end in words, with the engine's reason.
+        /// The end as text, with the engine's reason.
         how: String,
     },
 }

@@ -44,12 +44,12 @@ pub struct Order {
     pub miner_address: String,
     /// The most that its lease may take, every wait included.
     pub lasts: Duration,
-    /// Where the manager says what the executor waits for.
+    /// Where the manager states what the executor waits for.
     pub notice: Notice,
 }
 
-/// The reason for which an executor is not there yet, as its manager last said it; empty before the first. Clones share
-/// it.
+/// The reason for which an executor is not there yet, as its manager last stated it; empty before the first. Clones
+/// share it.
 #[derive(Clone, Debug, Default)]
 pub struct Notice(Arc<watch::Sender<String>>);
 
@@ -123,7 +123,7 @@ pub enum ManagerError {
     Failed {
         /// The program's name.
         program: String,
-        /// The end of the command, in words.
+        /// The end of the command, as text.
         how: String,
     },
 }
@@ -146,7 +146,7 @@ pub trait ExecutorManager: Send + Sync + 'static {
     }
 
     /// Goes on with an executor that an earlier process of this miner started, to its end; ends at once if the executor
-    /// is not there any more. `apart` says whether it was started on this machine for its lease alone. `None` if this
+    /// is not there any more. `apart` states whether it was started on this machine for its lease alone. `None` if this
     /// manager has not started it.
     fn resume(&self, order: Order, apart: bool, stop: CancellationToken) -> Option<Running> {
         let _ = (order, apart, stop);
@@ -160,12 +160,12 @@ pub trait ExecutorManager: Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
-    /// The executors and the machines; `None` from a manager that always has what its configuration says.
+    /// The executors and the machines; `None` from a manager that always has what its configuration states.
     fn view(&self) -> Option<PoolView> {
         None
     }
 
-    /// Waits until [`ExecutorManager::view`] tells what is there, or that the engine does not answer.
+    /// Waits until [`ExecutorManager::view`] shows what is there, or that the engine does not answer.
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(std::future::ready(()))
     }

@@ -116,7 +116,7 @@ impl Records {
         self.folder.join(format!("{attempt}.json"))
     }
 
-    /// The records that can be read, for what they tell; none of them is locked.
+    /// The records that can be read, for what they state; none of them is locked.
     pub(crate) fn read_all(&self) -> Vec<Record> {
         let texts = self.paths().into_iter().filter_map(|path| fs::read(path).ok());
         texts

@@ -1,6 +1,6 @@
 //! The machine time of the last day, kept in a file beside the records of provisioned executors.
 //!
-//! A machine that runs is known by its record. A line in the file tells what one took that is gone, so the limit holds
+//! A machine that runs is known by its record. A line in the file states what one took that is gone, so the limit holds
 //! across restarts.
 
 use std::fs::{self, File, OpenOptions};

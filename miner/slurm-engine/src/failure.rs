@@ -128,7 +128,7 @@ pub(crate) enum CallFailure {
         program: &'static str,
         /// The time that it had.
         limit: Duration,
-        /// The words that it had written until then.
+        /// The text that it had written until then.
         words: String,
     },
     /// It ended with a failure of its own.
@@ -137,7 +137,7 @@ pub(crate) enum CallFailure {
         program: &'static str,
         /// Whether it ended by itself, with an exit code.
         exited: bool,
-        /// Its words on standard error, in one line.
+        /// Its text on standard error, in one line.
         words: String,
     },
     /// Its answer cannot be read.
@@ -152,7 +152,7 @@ pub(crate) enum CallFailure {
 // === impl CallFailure ===
 
 impl CallFailure {
-    /// The meaning for a submission: a program that ended with words of its own has submitted nothing.
+    /// The meaning for a submission: a program that ended with a text of its own has submitted nothing.
     pub(crate) fn of_submission(self) -> EngineError {
         self.judge(true)
     }
@@ -232,7 +232,7 @@ fn ended(program: &str, words_refuse: bool, words: &str) -> EngineError {
     }
 }
 
-/// The words of a program in one line of bounded length, each line once and without the program's name before it.
+/// The text of a program in one line of bounded length, each line once and without the program's name before it.
 pub(crate) fn words_of(program: &str, output: &[u8]) -> String {
     const LONGEST: usize = 600;
     let text = String::from_utf8_lossy(output);
@@ -287,7 +287,7 @@ mod tests {
             let error = of(words);
             let refused = matches!(error, EngineError::Refused(_));
             assert_eq!(refused, heading.starts_with("refused"), "{heading}: {error}");
-            // Nobody is left with Slurm's words alone.
+            // Nobody is left with Slurm's text alone.
             assert!(
                 !refused || !error.to_string().ends_with("settings"),
                 "{heading}: {error}"

@@ -50,8 +50,8 @@ struct AttemptLocks {
 }
 
 impl SlurmEngine {
-    /// Starts `command`, program first, in a job for each executor. The label tells the jobs of this pool from those of
-    /// other pools of the same user; it holds neither `|` nor control characters.
+    /// Starts `command`, program first, in a job for each executor. The label distinguishes this pool's jobs from those
+    /// of other pools of the same user; it holds neither `|` nor control characters.
     pub fn new(settings: SlurmSettings, command: &[String], label: String, clock: SharedClock) -> Self {
         Self {
             programs: SlurmPrograms::new(&settings, clock.clone()),

@@ -29,7 +29,7 @@ const INHERITED: &[&str] = &[
 ];
 /// The most that is read of an answer: a line for each of 100,000 jobs.
 const LONGEST_ANSWER: u64 = 32 << 20;
-/// The most that is read of the words of a failure.
+/// The most that is read of the text of a failure.
 const LONGEST_WORDS: u64 = 64 << 10;
 
 /// The way in which Slurm's programs are called.
@@ -170,7 +170,7 @@ impl Drop for ProgramGroup {
     }
 }
 
-/// Reads to the end, or to a bound. A failure ends the reading; the program's status says the rest.
+/// Reads to the end, or to a bound. A failure ends the reading; the program's status shows it.
 async fn read(from: Option<impl AsyncRead + Unpin>, bound: u64, into: &mut Vec<u8>) {
     if let Some(from) = from {
         let _ = from.take(bound).read_to_end(into).await;

@@ -1,4 +1,4 @@
-//! The job of an executor, as sbatch is told it.
+//! The job of an executor, as sbatch receives it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -88,7 +88,7 @@ pub async fn open(
 /// engine.
 ///
 /// # Errors
-/// The access to the engine cannot be used, or the engine does not answer; the reason in words.
+/// The access to the engine cannot be used, or the engine does not answer; the reason as text.
 pub async fn ask_places(
     config: &PoolConfig,
     owner: &str,

@@ -35,7 +35,7 @@ pub(crate) use trace::read_trace;
 pub struct LeaseTimeouts {
     /// For an executor to dial in, beyond its class's spin-up time.
     pub startup: Duration,
-    /// For a dialled-in executor to have the image, or to say that it has to fetch it.
+    /// For a dialled-in executor to have the image, or to report that it has to fetch it.
     pub prepare: Duration,
     /// The most that an image may take to be fetched, for a validator that gives it a time limit of its own.
     pub image: Duration,
@@ -87,7 +87,7 @@ pub enum LeaseEnding {
     Failed,
     /// The subnet's failure.
     HordeFailed,
-    /// Its validator cancelled it; there is nothing to tell.
+    /// Its validator cancelled it; there is nothing to report.
     Cancelled,
 }
 
@@ -161,9 +161,9 @@ pub enum Event {
     Said(ExecutorReport),
     /// The executor's socket closed.
     ExecutorGone,
-    /// The executor is not there yet for a reason that its engine gives, in these words.
+    /// The executor is not there yet for a reason that its engine gives, with this text.
     ExecutorWaits(String),
-    /// The executor could not be started, or its process ended, in these words.
+    /// The executor could not be started, or its process ended, with this text.
     ExecutorExited(String),
     /// The validator sent the job.
     Payload(Box<JobRequest>),
@@ -207,9 +207,9 @@ pub enum LeaseRefusal {
     OutOfOrder {
         /// The attempt of the lease.
         attempt: AttemptId,
-        /// The event, in words.
+        /// The event, as text.
         event: &'static str,
-        /// The state of the lease, in words.
+        /// The state of the lease, as text.
         state: &'static str,
     },
     /// The inputs came with the offer and again with the job.
@@ -268,7 +268,7 @@ impl LeaseTimeouts {
 }
 
 impl LeaseState {
-    /// The state in words, for people.
+    /// The state as text, for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::WaitingForExecutor => "waiting for its executor",

@@ -379,7 +379,7 @@ fn job_id() -> JobId {
     JobId::from_uuid(Uuid::from_u128(77))
 }
 
-/// A lease of a sealed session whose program runs, its client's certificate, and what its executor would truly say.
+/// A lease of a sealed session whose program runs, its client's certificate, and what its executor would truly report.
 fn to_be_sealed() -> (Lease, SealingRequest) {
     let client = muster_process::certificate::make_self_signed(&["client".to_owned()]).unwrap();
     let (pem, fingerprint) = (client.pem, client.identity.fingerprint());
@@ -517,7 +517,7 @@ fn a_session_is_attested_while_it_starts_and_its_last_word_is_told_once() {
     lease.apply(closed(), start()).unwrap();
     assert_eq!(lease.apply(closed(), start()), Ok(vec![]));
     assert_eq!(kinds(lease.history()).last().unwrap(), "MusterSessionClosed");
-    // A validator that gave no terms is told nothing of ours.
+    // A validator that gave no terms receives none of ours.
     let mut plain = self::lease(true);
     for event in [
         dialled(),

@@ -88,7 +88,7 @@ pub enum Event {
         /// The attempt and the validator's reason.
         cancel: CancelJob,
     },
-    /// A validator has a word about the checkpoints of an attempt for its executor.
+    /// A validator has a message about the checkpoints of an attempt for its executor.
     Forwarded {
         /// On which connection.
         connection: ConnectionId,
@@ -164,7 +164,7 @@ pub enum Event {
     ExecutorExited {
         /// The attempt it was started for.
         attempt: AttemptId,
-        /// The exit in words, for a failure message.
+        /// The exit as text, for a failure message.
         how: String,
     },
     /// Persistent executors came or went: the number of jobs that all of them run at once.

@@ -354,7 +354,7 @@ impl LeaseTable {
         self.drive(cancel.job_uuid, event, now).unwrap_or_default()
     }
 
-    /// Passes a validator's word about an attempt on to its executor.
+    /// Passes a validator's message about an attempt on to its executor.
     pub(super) fn on_forwarded(
         &mut self,
         id: ConnectionId,

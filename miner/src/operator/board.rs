@@ -157,7 +157,7 @@ fn push<T>(events: &mut VecDeque<T>, event: T) {
     events.truncate(MAX_LISTED);
 }
 
-/// The failure that a last message tells; `None` for a result.
+/// The failure that a last message reports; `None` for a result.
 pub(crate) fn failure_of(last: &MinerToValidator) -> Option<String> {
     let failed = matches!(
         last,

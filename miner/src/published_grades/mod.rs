@@ -1,4 +1,4 @@
-//! The grades that validators state about a miner. Nobody tells a miner its grade: a validator signs a statement of its
+//! The grades that validators state about a miner. Nobody sends a miner its grade: a validator signs a statement of its
 //! probes and serves it with the evidence. The miner reads and checks it there, as other validators do, so it shows
 //! nothing that the validator could deny.
 

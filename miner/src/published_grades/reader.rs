@@ -42,7 +42,7 @@ pub(crate) struct GradeReader {
     pub clock: SharedClock,
 }
 
-/// The addresses of validators' pages as the chain told them in a cycle; `None` of one that serves none.
+/// The addresses of validators' pages as the chain stated them in a cycle; `None` of one that serves none.
 #[derive(Debug, Default)]
 struct KnownAddresses {
     cycle: Option<u64>,

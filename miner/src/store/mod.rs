@@ -353,7 +353,7 @@ async fn insert_receipt(
     page: i64,
 ) -> Result<Option<PageLine>, StoreError> {
     let line = encode(receipt);
-    // `WHERE TRUE` tells SQLite's parser that the ON CONFLICT is not a join's.
+    // `WHERE TRUE` shows SQLite's parser that the ON CONFLICT is not a join's.
     let insert = "INSERT INTO receipts (seq, attempt, kind, page, line) \
                   SELECT COALESCE(MAX(seq), 0) + 1, CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS BIGINT), \
                   CAST($4 AS TEXT) FROM receipts WHERE TRUE ON CONFLICT (attempt, kind) DO NOTHING";

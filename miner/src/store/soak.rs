@@ -1,5 +1,5 @@
-//! Months of use in a miner's store and receipt pages whose sizes are bounded: jobs, chats, and what validators tell of
-//! their spot checks.
+//! Months of use in a miner's store and receipt pages whose sizes are bounded: jobs, chats, and what validators report
+//! of their spot checks.
 
 use std::time::Duration;
 

@@ -74,7 +74,7 @@ pub fn share_of(count: u32, stakes: &ValidatorStakes, floor: u32) -> u32 {
 // === impl ValidatorShare, WaitingValidators ===
 
 impl ValidatorShare {
-    /// Decides whether one more lease fits; the reason in words if it does not.
+    /// Decides whether one more lease fits; the reason as text if it does not.
     ///
     /// # Errors
     /// The validator has its share, and another validator waits or the job is too long.

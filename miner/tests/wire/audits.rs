@@ -122,7 +122,7 @@ async fn an_answer_that_no_header_has_is_found_by_what_the_executor_told_and_a_f
     validator.offer(attempt).await;
     let mut executor = Executor::dial(&miner.wanted().await).await;
     executor.say(&signed(attempt, validator.now)).await;
-    // The ready message is heard behind it, so the proofs are kept.
+    // The ready message is received behind it, so the proofs are kept.
     executor.ready().await;
     assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
 

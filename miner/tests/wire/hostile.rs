@@ -26,7 +26,7 @@ async fn a_validator_that_opens_a_thousand_sessions_disturbs_nobody() {
     let mut sessions = Vec::with_capacity(SESSIONS);
     let opening = async {
         for _ in 0..SESSIONS {
-            // Each hears the manifest, and the history of the job that is under way.
+            // Each receives the manifest, and the history of the job that is under way.
             let mut session = Validator::connect(&miner).await;
             assert_eq!(session.hear_kind().await, "V0AcceptJobRequest");
             sessions.push(session);
@@ -126,10 +126,10 @@ async fn a_result_that_comes_after_its_lease_is_nobodys() {
     for message in [ExecutorToMiner::V0ExecutionDoneRequest(notice), result(attempt)] {
         let _ = executor.party.socket.send(encode(&message)).await;
     }
-    // The next thing that its validator hears is the answer to the next offer.
+    // The next thing that its validator receives is the answer to the next offer.
     validator.offer(new_attempt()).await;
     miner.wanted().await;
-    // And who connects anew is told of the new lease alone.
+    // And who connects anew is notified of the new lease alone.
     let mut again = Validator::connect(&miner).await;
     let MinerToValidator::V0AcceptJobRequest(accepted) = again.hear().await else {
         panic!("the story of the new lease comes first")

@@ -94,7 +94,7 @@ async fn a_busy_miner_and_a_class_it_has_not_are_declined() {
         (JobRejectionReason::NoMinerForJob, 0)
     );
 
-    // The same attempt again is told again and starts nothing.
+    // The same attempt again is reported again and starts nothing.
     validator
         .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
             first,

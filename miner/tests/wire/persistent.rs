@@ -75,7 +75,7 @@ impl Place {
         Ok(Party { socket })
     }
 
-    /// Shows a token; the answer in words.
+    /// Shows a token; the answer as text.
     async fn enrol(&self, identity: &TlsIdentity, invitation: &Invitation) -> Result<ExecutorClass, String> {
         let mut party = self.dial(identity).await.map_err(|error| error.to_string())?;
         let request = EnrolExecutor {
@@ -119,7 +119,7 @@ impl Place {
         }
     }
 
-    /// A validator that sees this many executors: the miner hears of them in its own time.
+    /// A validator that sees this many executors: the miner is notified of them in its own time.
     async fn validator_sees(&self, count: u32) -> Validator {
         soon(async {
             loop {
@@ -487,6 +487,6 @@ async fn listed_images_reach_persistent_executors_and_unlisted_ones_may_not_serv
     let why = format!("the image {another} is not on the whitelist");
     assert!(declined.starts_with(&why), "{declined}");
     validator.say(&session_of(tiny.image, &validator)).await;
-    // It may hear of the second executor meanwhile.
+    // It may be notified of the second executor meanwhile.
     while !matches!(validator.hear().await, MinerToValidator::V0AcceptJobRequest(_)) {}
 }

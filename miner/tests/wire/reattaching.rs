@@ -19,7 +19,7 @@ fn keeps_leases(config: &mut Config) {
     config.executor.reattach_s = KEPT.as_secs();
 }
 
-/// The way back that the miner tells the executor next.
+/// The way back that the miner sends the executor next.
 async fn held(executor: &mut Executor) -> LeaseHeld {
     let MinerToExecutor::MusterLeaseHeld(held) = executor.hear().await else {
         panic!("the way back comes next")
@@ -122,7 +122,7 @@ async fn hears_the_end(validator: &mut Validator) {
     assert_eq!(finished.docker_process_stdout, "42\n");
 }
 
-/// The end is told to the executor once it is durable.
+/// The end is sent to the executor once it is durable.
 async fn hears_that_the_end_is_stored(executor: &mut Executor) {
     let MinerToExecutor::MusterEndStored(stored) = executor.hear().await else {
         panic!("the end is stored next")

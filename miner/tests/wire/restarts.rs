@@ -16,7 +16,7 @@ async fn hear_all(validator: &mut Validator, kinds: &[&str]) {
     }
 }
 
-/// The whole history of a finished job, as a further connection hears it.
+/// The whole history of a finished job, as a further connection receives it.
 const STORY: [&str; 6] = [
     "V0AcceptJobRequest",
     "V0ExecutorReadyRequest",
@@ -89,7 +89,7 @@ async fn a_kill_in_the_middle_of_a_job_is_told_as_a_lost_executor() {
         (failure.job_uuid, failure.reason),
         (attempt, HordeFailureReason::ExecutorDisconnected)
     );
-    // Offered again, the attempt is told again and not run again.
+    // Offered again, the attempt is reported again and not run again.
     validator
         .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
             attempt,
@@ -146,7 +146,7 @@ async fn a_validators_whitelist_ends_with_the_process_and_returns_with_its_next_
         drop(validator);
         miner = miner.killed_and_restarted().await;
     }
-    // An older validator lists nothing; and nothing that was listed is declined for not having been heard again.
+    // An older validator lists nothing; and nothing that was listed is declined for not having been reported again.
     let mut validator = Validator::connect(&miner).await;
     validator.say(&session_of(listed, &validator)).await;
     hear_all(&mut validator, &["V0AcceptJobRequest"]).await;

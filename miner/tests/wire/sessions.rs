@@ -1,4 +1,5 @@
-//! A streaming session is attested by its miner's own hotkey, or not at all, and its last word reaches the validator.
+//! A streaming session is attested by its miner's own hotkey, or not at all, and its last message reaches the
+//! validator.
 
 use std::time::Duration;
 

@@ -61,7 +61,7 @@ async fn a_validator_dials_the_certificate_that_it_knows_and_no_other() {
     greet(&mut dial(&miner, certificate).await.unwrap(), &miner).await;
     // ComputeHorde's validators know no certificate, and are served all the same.
     Validator::connect(&miner).await;
-    // The miner is another one than the chain says, or somebody stands in between.
+    // The miner is another one than the chain states, or somebody stands in between.
     let swapped = dial(&miner, Digest::of(b"another certificate")).await;
     assert!(matches!(swapped, Err(ConnectError::Tls { .. })));
 }

@@ -101,7 +101,7 @@ struct LeafView {
     outcome: Option<LeafOutcome>,
 }
 
-/// A call that is not carried out: the status and the reason in words.
+/// A call that is not carried out: the status and the reason as text.
 struct CallRefusal(StatusCode, String);
 
 impl IntoResponse for CallRefusal {

@@ -177,7 +177,7 @@ impl AuditRunner {
     ///
     /// # Errors
     /// The configuration names no cheaper engine or no calibration of the model, or the validator has no miner of its
-    /// own: what to configure, in words.
+    /// own: what to configure, as text.
     pub fn order_self_test(&self, model: &str) -> Result<(), String> {
         let settings = &self.state.settings;
         if self.state.trusted.is_none() {
@@ -199,7 +199,7 @@ impl AuditRunner {
     /// for one that it did not score.
     ///
     /// # Errors
-    /// The reason why there is no reference, in words.
+    /// The reason why there is no reference, as text.
     pub async fn rescore(
         &self,
         model: &str,
@@ -211,7 +211,7 @@ impl AuditRunner {
     /// Has a reference score one answer that its client reports and shows.
     ///
     /// # Errors
-    /// The reason why it is not judged, in words.
+    /// The reason why it is not judged, as text.
     pub async fn judge_answer(
         &self,
         model: &str,

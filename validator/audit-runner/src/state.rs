@@ -33,7 +33,7 @@ pub(crate) struct RevealedKey {
     pub(crate) auditor: AuditorFacts,
 }
 
-/// Why a key of nonces is not told.
+/// Why a key of nonces is not revealed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HiddenKey {
     /// Nonces may still be made by it.
@@ -71,10 +71,10 @@ pub(crate) struct RunnerState {
     pub(crate) tasks: Tasks,
     /// Held while references run.
     pub(crate) machines: tokio::sync::Mutex<()>,
-    /// Whether outcomes may have come that miners are not told: set when a bucket is closed or drawn from, and when an
-    /// audit has its verdict.
+    /// Whether outcomes may have come that miners have not received: set when a bucket is closed or drawn from, and
+    /// when an audit has its verdict.
     pub(crate) outcomes_due: AtomicBool,
-    /// Held while an appeal is heard.
+    /// Held while an appeal is judged.
     pub(crate) hearing: tokio::sync::Mutex<()>,
     /// The bundles whose appeals have a session for fresh answers now.
     pub(crate) asking: parking_lot::Mutex<BTreeSet<Digest>>,

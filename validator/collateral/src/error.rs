@@ -30,7 +30,7 @@ pub enum CollateralError {
         /// The node's own text, without control characters.
         message: String,
     },
-    /// A node's answer is not what the interface says.
+    /// A node's answer is not what the interface states.
     #[error("cannot {doing}: the answer of the EVM node {host} is not understood: {what}")]
     Answer {
         /// The operation that failed.
@@ -40,7 +40,7 @@ pub enum CollateralError {
         /// The fault of the answer.
         what: String,
     },
-    /// A node serves another chain than the configuration says.
+    /// A node serves another chain than the configuration names.
     #[error(
         "the EVM node {host} serves chain {found}, and `collateral.chain_id` is {expected}; remove the node from \
          `collateral.rpc_urls`, or correct the id"

@@ -334,7 +334,7 @@ async fn audit_session(state: &CheckerState, check: &DueCheck, model: String) ->
     conclude(state, check, verdict).await
 }
 
-/// Has a reference score the reported answer, if its client shows its words.
+/// Has a reference score the reported answer, if its client shows its text.
 async fn judge(
     audits: &AuditRunner,
     model: &str,

@@ -13,7 +13,8 @@ use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_scoring::QualityFactor;
 use serde::Serialize;
 
-/// The highest rate of confirmed differences of an honest miner: one drawn job in so many. A bound, not a measurement.
+/// The highest rate of confirmed differences of an honest miner: one drawn job in this many. A bound, not a
+/// measurement.
 pub const HONEST_ONE_IN: u128 = 1_000;
 
 /// The jobs of one account at one coldkey within a day that count.
@@ -61,7 +62,7 @@ pub struct ColdkeyStanding {
 /// The standings of all coldkeys of these jobs, which are in the order of their ends.
 ///
 /// Of one account's jobs at a coldkey within a day (UTC) the first four count, and of those that differ only the first
-/// one at all: one user alone, who may have written a job that tells machines apart, accuses nobody.
+/// one at all: one user alone, who may have written a job that distinguishes machines, accuses nobody.
 pub fn standings(jobs: &[CheckedJob]) -> Vec<ColdkeyStanding> {
     let mut tests: BTreeMap<Hotkey, ColdkeyTest<'_>> = BTreeMap::new();
     for job in jobs {

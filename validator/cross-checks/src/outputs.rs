@@ -23,7 +23,7 @@ pub struct JobOutputs {
     /// The artifacts, by their paths.
     pub files: BTreeMap<String, Digest>,
     /// The files in the folder of outputs, which are those that uploads take, by their paths in the container; `None`
-    /// if the miner told none.
+    /// if the miner reported none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<BTreeMap<String, Digest>>,
 }
@@ -56,8 +56,8 @@ impl JobOutputs {
     }
 
     /// Compares these outputs of a user's job with those of another run: the artifacts, and the files in the folder of
-    /// outputs if both miners told them. Standard output is compared only where neither run has a file: programs print
-    /// times there that a deterministic job need not repeat.
+    /// outputs if both miners reported them. Standard output is compared only where neither run has a file: programs
+    /// print times there that a deterministic job need not repeat.
     pub fn compare(&self, other: &Self) -> Comparison {
         let mut outputs = compare_files(&self.files, &other.files);
         if let (Some(job), Some(trusted)) = (&self.listed, &other.listed) {
@@ -201,7 +201,7 @@ mod tests {
             (2, 2),
             "none is told"
         );
-        // A miner of ComputeHorde tells nothing, so standard output is all there is.
+        // A miner of ComputeHorde reports nothing, so standard output is all there is.
         assert_eq!(job.compare(&outputs("12:00", &[])).counts(), (0, 1));
         assert_eq!(job.compare(&outputs("12:01", &[])).counts(), (1, 1));
     }

@@ -2,7 +2,7 @@
 //!
 //! A conviction is about a run of answers, of which a small share was drawn: it refunds all answers since the last
 //! verdict that was consistent, of thirty days at most, not only those in the evidence. A later `consistent` verdict
-//! about the coldkey and model lifts the refunds, as does any that the operator adopts; one that says less does not.
+//! about the coldkey and model lifts the refunds, as does any that the operator adopts; one that proves less does not.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

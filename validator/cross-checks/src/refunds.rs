@@ -1,4 +1,5 @@
-//! Brings the marks of refunded answers in line with the verdicts that count, and tells the facilitator of each change.
+//! Brings the marks of refunded answers in line with the verdicts that count, and notifies the facilitator of each
+//! change.
 
 use muster_gateway::store::{GatewayStore, RefundableAnswer, mark_refund};
 use muster_protocol::wire::checks::RefundNotice;

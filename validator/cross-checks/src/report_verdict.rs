@@ -7,7 +7,7 @@ use muster_protocol::wire::checks::CheckState;
 use crate::verdict::CheckVerdict;
 
 /// The verdict for the user who reported an answer, from its own scores and the audit of its miner's coldkey. The
-/// scores of one answer speak before an audit that found nothing, and an audit before scores that say nothing.
+/// scores of one answer count before an audit that found nothing, and an audit before scores that prove nothing.
 pub(crate) fn verdict_of_answer(
     scored: Result<AnswerJudgement, String>,
     by_audit: CheckVerdict,

@@ -14,9 +14,9 @@ use crate::outputs::JobOutputs;
 pub enum RunEnd {
     /// It has completed.
     Completed(JobOutputs),
-    /// The job cannot be run again; the reason in words.
+    /// The job cannot be run again; the reason as text.
     Impossible(String),
-    /// The miner had no executor, or was lost: the run may be tried again later. The reason in words.
+    /// The miner had no executor, or was lost: the run may be tried again later. The reason as text.
     TryLater(String),
 }
 
@@ -65,14 +65,14 @@ pub enum CheckStep {
 pub struct CheckVerdict {
     /// The finding of the runs; never [`CheckState::Pending`].
     pub state: CheckState,
-    /// The reason in words, for the user.
+    /// The reason as text, for the user.
     pub reason: String,
     /// The outputs that were compared, those that differ first.
     pub outputs: Vec<CheckedOutput>,
 }
 
 impl CheckVerdict {
-    /// A verdict that says nothing, for this reason.
+    /// A verdict that proves nothing, for this reason.
     pub fn unproven(reason: impl Into<String>) -> Self {
         Self {
             state: CheckState::Unproven,

@@ -1,4 +1,5 @@
-//! The times at which a facilitator is told what the subnet offers: soon after a change, and once a minute without one.
+//! The times at which a facilitator receives what the subnet offers: soon after a change, and once a minute without
+//! one.
 
 use std::time::Duration;
 

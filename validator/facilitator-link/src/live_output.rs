@@ -111,7 +111,7 @@ impl LiveBudget {
         Self { left: BURST, at: now }
     }
 
-    /// Takes the cost of a message of so many bytes; `false` if the budget does not cover it, so that the message must
+    /// Takes the cost of a message of `bytes` bytes; `false` if the budget does not cover it, so that the message must
     /// be dropped.
     pub fn take(&mut self, bytes: usize, now: Timestamp) -> bool {
         let millis = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX);

@@ -1,5 +1,5 @@
-//! Which miners a facilitator is told of at a moment: those with news, each at most three times a minute, a few at a
-//! time.
+//! Which miners a facilitator is notified of at a moment: those with news, each at most three times a minute, a few at
+//! a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -112,7 +112,7 @@ mod tests {
             seen.extend(told.into_iter().map(|notice| notice.miner));
         }
         assert_eq!(seen.len(), 20);
-        // A miner that has left the subnet is forgotten, and told of anew if it comes back.
+        // A miner that has left the subnet is forgotten, and reported anew if it comes back.
         assert_eq!(reports.take(vec![], at(16)).len(), 0);
         assert_eq!(reports.take(all, at(17)).len(), 8);
     }

@@ -29,15 +29,15 @@ impl UpdateWindow {
         }
     }
 
-    /// The updates that are to be sent now: at most so many of those behind this number. `None` if there is nothing to
-    /// send, or more answers are waited for. A long window is filled again once half of it is answered, so that the
-    /// outbox is read in larger pieces.
+    /// The updates that are to be sent now: the number of the last one sent, and how many behind it at most. `None` if
+    /// there is nothing to send, or more answers are waited for. A long window is filled again once half of it is
+    /// answered, so that the outbox is read in larger pieces.
     pub fn wanted(&self) -> Option<(Option<i64>, usize)> {
         let room = self.most.saturating_sub(self.in_flight.len());
         (self.more && room > 0 && self.in_flight.len() <= self.most / 2).then_some((self.last_sent, room))
     }
 
-    /// Updates were read from the outbox as [`Self::wanted`] said.
+    /// Updates were read from the outbox as [`Self::wanted`] stated.
     pub fn read(&mut self, count: usize) {
         self.more = count > 0;
     }

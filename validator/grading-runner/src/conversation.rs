@@ -23,7 +23,7 @@ pub struct TimedConversation {
     pub sent_at: Instant,
     /// Whether the conversation ended before a commitment, so that nothing is drawn.
     is_over: bool,
-    /// A failure that is not a message, in words.
+    /// A failure that is not a message, as text.
     pub trouble: Option<String>,
     /// The session's signed response proofs, in order.
     pub seals: Vec<String>,
@@ -163,7 +163,7 @@ impl TimedConversation {
 /// Remarks on a conversation that are not part of its evidence.
 #[derive(Debug)]
 pub struct ConversationRemarks {
-    /// A failure that is not a message, in words.
+    /// A failure that is not a message, as text.
     pub trouble: Option<String>,
     /// The session's signed response proofs, in order.
     pub seals: Vec<String>,

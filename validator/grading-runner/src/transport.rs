@@ -23,7 +23,7 @@ pub enum TransportReply {
     Message(Vec<u8>, Instant, Option<String>),
     /// A message longer than any valid one: the bytes that were announced or received.
     Oversized(u64),
-    /// No message, for this reason in words.
+    /// No message, for this reason as text.
     Failed(String),
 }
 

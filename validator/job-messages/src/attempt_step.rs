@@ -34,7 +34,7 @@ pub struct MinerAbilities {
 pub struct AttemptStep {
     /// The attempt after the event.
     pub machine: Attempt,
-    /// The statuses that the job's user is told, in order. The end is not among them: the driver reports it once it
+    /// The statuses that are sent to the job's user, in order. The end is not among them: the driver reports it once it
     /// knows that there is no further attempt.
     pub reports: Vec<(JobStatus, Option<StatusMetadata>)>,
     /// The messages to the miner, in order.

@@ -10,8 +10,8 @@ const MAX_NAME: usize = 40;
 /// The most kinds of GPU that are named.
 const MAX_KINDS: usize = 4;
 
-/// The hardware of a machine as people say it: `8 cores, 16 GiB` or `2 x NVIDIA A6000, 64 cores, 252 GiB`. `None` if
-/// the specs tell nothing of it. The specs are a miner's word, in ComputeHorde's form.
+/// The hardware of a machine as people write it: `8 cores, 16 GiB` or `2 x NVIDIA A6000, 64 cores, 252 GiB`. `None` if
+/// the specs state nothing of it. The specs are a miner's claim, in ComputeHorde's form.
 pub fn describe_hardware(specs: &Value) -> Option<String> {
     // A miner passes the executor's object on inside one of the same name.
     let specs = specs.get("specs").unwrap_or(specs);
@@ -27,7 +27,7 @@ pub fn describe_hardware(specs: &Value) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// The specs of the machine that served as an executor of `class`. The parts that are not told, or that have another
+/// The specs of the machine that served as an executor of `class`. The parts that are not stated, or that have another
 /// form than ComputeHorde's, are empty. Every text is bounded.
 pub fn read_specs(specs: &Value, class: ExecutorClass, told_at: Timestamp) -> ClaimedSpecs {
     let specs = specs.get("specs").unwrap_or(specs);

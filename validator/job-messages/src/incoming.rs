@@ -33,7 +33,7 @@ pub enum MessageMeaning {
     Complaint(String),
     /// Output or progress of a running job. It changes no state; the job's result has the whole output.
     Live(LiveUpdate),
-    /// A checkpoint of the attempt is in the file store, as the miner tells it.
+    /// A checkpoint of the attempt is in the file store, as the miner reports it.
     Checkpoint(Box<CheckpointNotice>),
     /// A message that no attempt needs.
     Ignored,

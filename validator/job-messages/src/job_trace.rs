@@ -1,4 +1,4 @@
-//! The stages of a job's way as its validator tells them: its own, and those that miners and executors told.
+//! The stages of a job's way as its validator reports them: its own, and those that miners and executors reported.
 
 use muster_protocol::job::{Attempt, Outcome};
 use muster_protocol::trace::TRACE_KEY;
@@ -83,7 +83,7 @@ pub fn trace_job(context: TraceParent, times: JobTimes, attempts: &[EndedAttempt
     trace
 }
 
-/// The stages that the miner's side told of an attempt: of this trace only, and none in the name of another role.
+/// The stages that the miner's side reported of an attempt: of this trace only, and none in the name of another role.
 fn told_stages(outcome: &Outcome, context: TraceParent, attempt: AttemptId) -> Vec<StageTime> {
     let in_context = |context: &'_ Option<Value>| context.as_ref()?.get(TRACE_KEY).and_then(JobTrace::read);
     let told = match outcome {

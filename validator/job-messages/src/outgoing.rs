@@ -75,8 +75,8 @@ pub struct OutgoingMessages<'a> {
     pub request: &'a UserJobRequest,
     /// The limits of the attempt, fixed when it began.
     pub plan: &'a AttemptPlan,
-    /// The features that the miner showed. The offer gives the image a time limit to a miner that says when it begins
-    /// to fetch one.
+    /// The features that the miner showed. The offer gives the image a time limit to a miner that reports when it
+    /// begins to fetch one.
     pub features: FeatureSet,
     /// The executor's order about the job's checkpoints; `None` for a job without.
     pub checkpoints: Option<&'a CheckpointOrder>,

@@ -11,7 +11,7 @@ use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{Digest, Hotkey, canonical};
 use serde_json::json;
 
-/// The newest attempts at the same work that tell how long it takes.
+/// The newest attempts at the same work that show how long it takes.
 pub const USUAL_OF: usize = 20;
 
 /// Owners of miners whose attempts have to be among them: fewer could agree to stall.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// The characters of a miner's complaint that a user is shown.
 const MAX_COMPLAINT_CHARS: usize = 500;
 
-/// An attempt that has ended, as the job's user is told of it.
+/// An attempt that has ended, as it is reported to the job's user.
 #[derive(Clone, Debug)]
 pub struct EndedAttempt {
     /// The number of the attempt in its job; the first is 1.
@@ -75,8 +75,8 @@ fn tell_route(decisions: Vec<(u32, RouteStep)>, attempts: &[EndedAttempt]) -> Ve
     told.collect()
 }
 
-/// The image that ran, what a failed attempt left, the stages that the miner told, and the completion report; all but
-/// the image of a result leave the outcome.
+/// The image that ran, what a failed attempt left, the stages that the miner reported, and the completion report; all
+/// but the image of a result leave the outcome.
 fn take_own_parts(outcome: &mut Outcome) -> FailureContext {
     match outcome {
         Outcome::Completed(response) => {
@@ -123,7 +123,7 @@ pub fn add_complaint(outcome: Outcome, complaint: Option<&str>) -> Outcome {
 }
 
 /// Says of an image that came to none of several miners of different owners that its registry is slow or away. That is
-/// the user's fault, as far as anyone can tell.
+/// the user's fault, as far as anyone can know.
 pub fn explain_slow_image(outcome: Outcome, image: &str, miners: u32) -> Outcome {
     match outcome {
         Outcome::HordeFailed(details) if miners > 1 => {
@@ -175,7 +175,7 @@ fn add_attempts(mut outcome: Outcome, attempts: &[EndedAttempt]) -> Outcome {
 }
 
 /// The outcome of a job of the validator's own: if the validator called the job off, that is no user's fault, and the
-/// message says so.
+/// message states it.
 pub fn excuse_own_cancellation(outcome: Outcome) -> Outcome {
     let Outcome::Failed(mut details) = outcome else {
         return outcome;
@@ -258,7 +258,7 @@ mod tests {
             (&context["image_fetch"], &context["code"]),
             (&json!("came_to_nobody"), &json!("E0031"))
         );
-        // A miner cannot say that of others.
+        // A miner cannot report that of others.
         let claimed = stalled(ParticipantType::Executor, "came_to_nobody");
         assert_eq!(claimed.image_fetch_failure(), None);
         assert_eq!(claimed.fault(), Fault::Executor);
@@ -406,11 +406,11 @@ mod tests {
                 (0, None, None),
             ]
         );
-        // A job that came to nobody tells why.
+        // A job that came to nobody states why.
         let told = final_metadata(&busy(), &[], vec![], None, vec![(1, decided(0))]);
         let told = told.muster.unwrap();
         assert_eq!((told.attempt, told.route.len()), (None, 1));
-        // The newest decisions are told.
+        // The newest decisions are reported.
         let many = (1..=40).map(|ordinal| (ordinal, decided(ordinal))).collect();
         let told = final_metadata(&done, &attempts, vec![], None, many)
             .muster

@@ -83,7 +83,7 @@ impl ClassLine {
         Some(self.lengths.starts_before(own, place))
     }
 
-    /// The most jobs that start before a new one of an account which has so many jobs here. The new one is the last of
+    /// The most jobs that start before a new one of an account which has `own` jobs here. The new one is the last of
     /// its account.
     pub(crate) fn ahead_of_next(&self, own: usize) -> usize {
         // In the new job's own round, each account that still has a job may have its turn before.

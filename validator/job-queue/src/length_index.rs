@@ -139,7 +139,7 @@ impl LengthIndex {
     }
 }
 
-/// Number of jobs that start in these rounds; `short` are the accounts with at most so many jobs.
+/// Number of jobs that start in these rounds; `short` are the accounts with at most `rounds` jobs.
 fn starts_in_rounds(rounds: usize, all: Totals, short: Totals) -> usize {
     let longer = all.accounts.saturating_sub(short.accounts);
     short.jobs.saturating_add(longer.saturating_mul(rounds))

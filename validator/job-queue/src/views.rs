@@ -54,7 +54,7 @@ pub struct WaitingJobView {
 }
 
 impl WaitingJobView {
-    /// A job with so many jobs of its line before it.
+    /// A job with `ahead` jobs of its line before it.
     pub fn new(ahead: usize, waiting: &WaitingJob) -> Self {
         Self {
             job: waiting.job,

@@ -87,7 +87,7 @@ impl WaitingLines {
     pub fn add_reserved(&mut self, waiting: WaitingJob, private_image: bool) -> QueueArrival {
         let (job, line, deadline) = (waiting.job, waiting.line, waiting.deadline);
         self.queue.add_reserved(waiting);
-        // That a line is blocked says nothing about a private image: it may be that no miner takes one.
+        // That a line is blocked proves nothing about a private image: it may be that no miner takes one.
         if private_image {
             self.private_images.insert(job);
         }

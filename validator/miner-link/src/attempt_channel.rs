@@ -24,7 +24,7 @@ use crate::session_task::{self, LIMITS};
 pub enum ChannelEvent {
     /// It is open, and the miner was greeted.
     Up,
-    /// It was lost, or could not be made; the text says why.
+    /// It was lost, or could not be made; the text states why.
     Down(Arc<str>),
     /// A message of the miner.
     Message(Box<MinerToValidator>),

@@ -24,7 +24,7 @@ impl MinerConversation {
     /// `feature`: it is hung up on at once. `limit` bounds dialling, and each message afterwards.
     ///
     /// # Errors
-    /// The miner cannot be reached; the reason in words.
+    /// The miner cannot be reached; the reason as text.
     pub async fn open(
         keypair: &Keypair,
         clock: &SharedClock,
@@ -58,7 +58,7 @@ impl MinerConversation {
     /// Sends a message.
     ///
     /// # Errors
-    /// The connection is lost; the reason in words.
+    /// The connection is lost; the reason as text.
     pub async fn send(&mut self, message: &ValidatorToMiner) -> Result<(), String> {
         let sent = timeout(self.limit, self.socket.send(encode(message))).await;
         sent.map_err(|_| too_slow(self.limit))?
@@ -68,7 +68,7 @@ impl MinerConversation {
     /// The miner's next message. Frames that are no messages are dropped.
     ///
     /// # Errors
-    /// The connection is lost, or the miner says nothing in time; the reason in words.
+    /// The connection is lost, or the miner sends nothing in time; the reason as text.
     pub async fn next(&mut self) -> Result<MinerToValidator, String> {
         let receiving = async {
             loop {

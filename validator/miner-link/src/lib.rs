@@ -1,6 +1,6 @@
 //! A validator's connections to miners.
 //!
-//! Each attempt has a [`MinerChannel`]: it asks for a connection, receives what the miner says about the attempt, and
+//! Each attempt has a [`MinerChannel`]: it asks for a connection, receives the miner's messages about the attempt, and
 //! sends frames. Whether the connection is shared with other attempts makes no difference to its user.
 //!
 //! A miner that shows that it is Muster gets **one** session from a validator, which carries the messages of all

@@ -25,7 +25,7 @@ pub struct MinerAnswers {
     pub manifest: ExecutorManifest,
     /// The features that it showed.
     pub features: FeatureSet,
-    /// The main hotkey of its owner, as it says; `None` if it names none.
+    /// The main hotkey of its owner, as it states; `None` if it names none.
     pub main_hotkey: Option<Hotkey>,
 }
 

@@ -101,7 +101,7 @@ struct AttemptMessages {
     waker: Option<Waker>,
     /// The attempt asked for a connection.
     wants_connection: bool,
-    /// The attempt was told that the session is open.
+    /// The attempt was notified that the session is open.
     is_up: bool,
     /// The attempt has a connection of its own and receives its messages there.
     has_own: bool,
@@ -210,7 +210,8 @@ impl MinerSession {
         Some(BACKOFF.delay(failure, random_jitter()))
     }
 
-    /// The session could not be opened: each attempt that asked for it is told, and asks again if it still needs it.
+    /// The session could not be opened: each attempt that asked for it is notified, and asks again if it still needs
+    /// it.
     pub(crate) fn fail_dial(&self, reason: &str) {
         let mut state = self.state();
         state.set_down();
@@ -225,8 +226,8 @@ impl MinerSession {
         }
     }
 
-    /// The session is open. All attempts are told before the first message is read. False if there is no attempt and
-    /// the session does not linger: it is to be closed.
+    /// The session is open. All attempts are notified before the first message is read. False if there is no attempt
+    /// and the session does not linger: it is to be closed.
     pub(crate) fn open(&self, frames: SharedFrames, closing: CancellationToken, linger: Duration) -> bool {
         let mut state = self.state();
         if state.attempts.is_empty() {
@@ -384,7 +385,7 @@ impl std::fmt::Debug for AttemptMessages {
     }
 }
 
-/// Whether the message is a complaint in words.
+/// Whether the message is an error as text.
 fn is_complaint(message: &MinerToValidator) -> bool {
     matches!(
         message,

@@ -255,7 +255,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// The decisions about a job as its user is told of them, each with the number of its attempt.
+    /// The decisions about a job as they are reported to its user, each with the number of its attempt.
     ///
     /// # Errors
     /// The database fails.

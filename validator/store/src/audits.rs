@@ -143,8 +143,8 @@ impl Store {
         rows.iter().map(audit_from).collect()
     }
 
-    /// The verdicts that count on this chain: of each author the newest about a coldkey and a model that says anything,
-    /// unless the operator adopted another one later. A conviction counts until its author finds the coldkey
+    /// The verdicts that count on this chain: of each author the newest about a coldkey and a model that proves
+    /// anything, unless the operator adopted another one later. A conviction counts until its author finds the coldkey
     /// `consistent`. A verdict of an unknown author counts until there is a newer one.
     ///
     /// # Errors

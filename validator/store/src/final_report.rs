@@ -8,7 +8,7 @@ use muster_store::StoreError;
 
 use crate::{Store, StoredAttempt};
 
-/// The attempts of a job that its user is told of, at most: a job that waits may be declined as busy many times.
+/// The attempts of a job that are reported to its user, at most: a job that waits may be declined as busy many times.
 const MAX_ATTEMPTS_TOLD: usize = 16;
 
 impl Store {
@@ -39,7 +39,7 @@ impl Store {
     }
 }
 
-/// The last of the attempts that have ended, as the user is told of them, oldest first.
+/// The last of the attempts that have ended, as they are reported to the user, oldest first.
 pub fn ended_attempts(attempts: &[StoredAttempt]) -> Vec<EndedAttempt> {
     let ended = |attempt: &StoredAttempt| {
         Some(EndedAttempt {

@@ -15,7 +15,7 @@ use super::{Result, Store, query_error};
 pub struct JobView {
     /// The job's id.
     pub job: JobId,
-    /// The status that the user was told last.
+    /// The status that was last sent to the user.
     pub status: JobStatus,
     /// How the job ended; `None` while it is open.
     pub outcome: Option<OutcomeView>,

@@ -225,7 +225,7 @@ impl Store {
         .await
     }
 
-    /// The status that a job's user was told last; `None` if the job is unknown.
+    /// The status that was last sent to a job's user; `None` if the job is unknown.
     ///
     /// # Errors
     /// The database fails.

@@ -28,14 +28,14 @@ pub type BlockWithHash = (BlockNumber, [u8; 32]);
 
 /// One subnet, read and written with one validator's key.
 pub trait Chain: fmt::Debug + Send + Sync + 'static {
-    /// The chain's genesis hash, which tells its blocks from another chain's.
+    /// The chain's genesis hash, which distinguishes its blocks from another chain's.
     fn genesis(&self) -> BoxFuture<'_, Result<String, ChainError>>;
 
     /// The subnet at the last finalised block.
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>>;
 
-    /// The subnet as it was at an earlier block. `None` if the chain does not tell, as for its first block: then no
-    /// stake of that block is known.
+    /// The subnet as it was at an earlier block. `None` if the chain does not return it, as for its first block: then
+    /// no stake of that block is known.
     fn subnet_at(&self, _block: BlockNumber) -> BoxFuture<'_, Result<Option<TimedSubnet>, ChainError>> {
         async { Ok(None) }.boxed()
     }
@@ -71,7 +71,7 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The transfers to or from an account in the finalised blocks after `after` up to and including `through`, each
-    /// with its block. A chain that does not tell is an error: no transfers would mean that nothing was paid.
+    /// with its block. A chain that does not return them is an error: no transfers would mean that nothing was paid.
     fn transfers_after<'a>(
         &'a self,
         _after: BlockNumber,

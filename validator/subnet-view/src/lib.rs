@@ -1,7 +1,7 @@
 //! A validator's view of its subnet.
 //!
 //! [`Chain`] is the chain as a validator uses it, and [`Subnet`] its one real implementation. [`SubnetView`] keeps the
-//! last good reading. [`BlockTimes`] converts times to blocks, [`ScoringGate`] tells them to those who place
+//! last good reading. [`BlockTimes`] converts times to blocks, [`ScoringGate`] gives them to those who place
 //! receipts, and [`cycle`] decides which blocks are scored together and what is due about their weights at a block;
 //! [`burn_reading`] which blocks are read for burns.
 

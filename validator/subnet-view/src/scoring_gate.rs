@@ -5,7 +5,7 @@ use tokio::sync::{Mutex, MutexGuard, watch};
 
 use crate::BlockTimes;
 
-/// Keeps scoring and the storing of gathered receipts apart, and tells the gatherer the chain's cycle and block times.
+/// Keeps scoring and the storing of gathered receipts apart, and gives the gatherer the chain's cycle and block times.
 #[derive(Debug, Default)]
 pub struct ScoringGate {
     block_times: watch::Sender<Option<BlockTimes>>,
@@ -24,7 +24,7 @@ impl ScoringGate {
         self.block_times.send_replace(Some(times));
     }
 
-    /// The chain's block times; `None` before the chain has told its rules.
+    /// The chain's block times; `None` before the chain has stated its rules.
     pub fn block_times(&self) -> Option<BlockTimes> {
         *self.block_times.borrow()
     }

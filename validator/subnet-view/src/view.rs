@@ -97,7 +97,7 @@ pub struct SubnetView {
 }
 
 impl SubnetView {
-    /// A view that has read nothing yet. A reading counts for `max_age`; `rules` say which addresses of miners may be
+    /// A view that has read nothing yet. A reading counts for `max_age`; `rules` state which addresses of miners may be
     /// dialled.
     pub fn new(
         chain: Arc<dyn Chain>,
@@ -122,7 +122,7 @@ impl SubnetView {
         &*self.chain
     }
 
-    /// Notes the first metagraph after the start. The caller has told the store which chain it is, so jobs may be
+    /// Notes the first metagraph after the start. The caller has informed the store which chain it is, so jobs may be
     /// routed from here on.
     pub async fn note_first_metagraph(&self, mut metagraph: Metagraph) {
         close_forbidden_axons(&mut metagraph, &self.rules);

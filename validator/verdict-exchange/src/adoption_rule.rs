@@ -45,7 +45,7 @@ pub enum Rescoring {
     Due,
     /// Pairs cannot be scored again, for this reason.
     Unavailable(String),
-    /// The own reference scored so many pairs again.
+    /// The own reference scored this many pairs again.
     Scored(Agreement),
     /// The own calibration gives another verdict.
     OtherVerdict(Verdict),
@@ -92,7 +92,7 @@ pub enum WaitReason {
     SelfTest(SelfTestStanding),
     /// The block that draws its pairs.
     Draw,
-    /// Further validators' statements, since its words are not open to anybody, or the reason says why there is no
+    /// Further validators' statements, since its text is not open to anybody, or the reason states why there is no
     /// reference.
     Endorsers {
         /// The statements that there are.

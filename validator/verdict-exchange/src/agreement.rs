@@ -7,7 +7,7 @@ use muster_audit::{BILLION, ENTROPY_EDGES, HonestBound, Margin, TokenScore};
 
 /// Two entropies that differ by no more, in millinats, may fall into different bins.
 const ENTROPY_NOISE: u32 = 100;
-/// One token in so many may differ at most, whatever the calibration allows.
+/// One token in this many may differ at most, whatever the calibration allows.
 const LARGEST_SHARE: u64 = 20;
 /// Millionths of a token, the unit of the expected number.
 const MILLION: u64 = 1_000_000;
@@ -71,7 +71,7 @@ pub fn compare_scores(bound: &HonestBound, pairs: &[(Vec<TokenScore>, Vec<TokenS
     }
 }
 
-/// The number of tokens that may differ if so many are expected to, in millionths: three standard deviations and one
+/// The number of tokens that may differ if `expected` are to, in millionths: three standard deviations and one
 /// token more.
 fn allowed(expected: u64) -> u64 {
     let deviation = expected.saturating_mul(MILLION).isqrt().saturating_add(1);
@@ -79,8 +79,8 @@ fn allowed(expected: u64) -> u64 {
     most.div_ceil(MILLION).saturating_add(1)
 }
 
-/// Whether two scores of one token cannot be those of two honest references, but for their rounding: one says that the
-/// token is off and the other does not, their sizes lie more than one bin apart, or they are of places of different
+/// Whether two scores of one token cannot be those of two honest references, but for their rounding: one states that
+/// the token is off and the other does not, their sizes lie more than one bin apart, or they are of places of different
 /// entropy.
 fn differs(stated: &TokenScore, own: &TokenScore) -> bool {
     let is_off = |score: &TokenScore| score.margin != Margin::Micronats(0);

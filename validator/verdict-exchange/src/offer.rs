@@ -1,4 +1,4 @@
-//! A bundle that another validator shows: what it says, or why it is refused. Everything in it is a stranger's.
+//! A bundle that another validator shows: what it states, or why it is refused. Everything in it is a stranger's.
 
 use muster_audit::{AuditBundle, ReplayError, Verdict, replay_with_bundle};
 use muster_chain::Metagraph;
@@ -36,7 +36,7 @@ enum BundleRefusal {
 /// prefix `0x`.
 ///
 /// # Errors
-/// The reason why the bundle is refused, in words.
+/// The reason why the bundle is refused, as text.
 pub fn read_bundle(
     text: &str,
     author: ValidatorKey,

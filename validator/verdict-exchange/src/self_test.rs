@@ -20,7 +20,7 @@ const LEAST_PAUSE: Duration = Duration::from_secs(3_600);
 /// The time by which another validator's clock may be ahead.
 const CLOCK_SKEW: Duration = Duration::from_secs(3_600);
 
-/// The result of a test, as the validator that made it tells it.
+/// The result of a test, as the validator that made it reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelfTestOutcome {
     /// The cheat that was planted, such as `int4 in 10 %`: at most [`MAX_KIND`] bytes.

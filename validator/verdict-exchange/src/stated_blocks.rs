@@ -24,7 +24,7 @@ pub enum BlockFault {
         /// The number of the block.
         block: u64,
     },
-    /// The chain does not tell the hash: the block is not final yet, or the endpoint has forgotten it.
+    /// The chain does not return the hash: the block is not final yet, or the endpoint has forgotten it.
     #[error(
         "the chain's endpoint does not tell the hash of block {block}, which a draw or a nonce follows from"
     )]
@@ -66,7 +66,7 @@ fn stated_blocks(bundle: &AuditBundle) -> Result<BTreeMap<u64, Digest>, BlockFau
 /// Compares the hashes of all blocks that a bundle names with the chain's. `hash_of` asks the chain.
 ///
 /// # Errors
-/// The first hash that is not the chain's, or that the chain does not tell.
+/// The first hash that is not the chain's, or that the chain does not return.
 pub async fn check_blocks<'a>(
     bundle: &AuditBundle,
     hash_of: impl Fn(u64) -> BoxFuture<'a, Option<Digest>>,

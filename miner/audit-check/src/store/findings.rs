@@ -20,7 +20,7 @@ pub struct ListedFinding {
     pub kind: String,
     /// The bucket, answer or bundle that it is about.
     pub about: String,
-    /// The finding in words.
+    /// The finding as text.
     pub words: String,
     /// When it was found.
     pub found_at: Timestamp,

@@ -1,4 +1,4 @@
-//! Headers, leaves and outcomes of validators' logs, and the proofs that executors told of their sessions.
+//! Headers, leaves and outcomes of validators' logs, and the proofs that executors reported of their sessions.
 
 use muster_protocol::wire::audits::{HeaderNotice, LeafOutcome, SessionProofs};
 use muster_protocol::{Digest, Timestamp, ValidatorKey};
@@ -35,7 +35,7 @@ pub struct LogCount {
 }
 
 impl AuditCheckStore {
-    /// Keeps the proofs that an executor tells of its session. Those that are known already stay.
+    /// Keeps the proofs that an executor reports of its session. Those that are known already stay.
     ///
     /// # Errors
     /// The database fails.
@@ -113,8 +113,8 @@ impl AuditCheckStore {
         Ok(read_column::<i64>(&row, "many")? >= MAX_LEAVES)
     }
 
-    /// The digest of the proof that an executor told for this number, and another place of the log that has the number
-    /// already.
+    /// The digest of the proof that an executor reported for this number, and another place of the log that has the
+    /// number already.
     ///
     /// # Errors
     /// The database fails.

@@ -18,7 +18,7 @@ const MAX_BODIES: i64 = 8;
 /// A verdict as the miner keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ToldVerdict {
-    /// The validator that says so.
+    /// The validator that states it.
     pub validator: ValidatorKey,
     /// The digest of the bundle.
     pub bundle: Digest,
@@ -34,7 +34,7 @@ pub struct ToldVerdict {
     pub has_bundle: bool,
     /// `agrees`, `other_verdict`, `proves_nothing`, or `not_fetched`.
     pub opinion: String,
-    /// The opinion in words.
+    /// The opinion as text.
     pub words: String,
     /// The chain and the subnet of the bundle, if it could be replayed.
     #[serde(skip)]

@@ -1,4 +1,4 @@
-//! APIs that are not well: the engine says so in time, and takes nothing for done.
+//! APIs that are not well: the engine reports it in time, and takes nothing for done.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! A manager of executors that an [`ExecutorEngine`] starts. The engine is asked once for all of a pool's executors,
 //! however many there are, and again after a pause.
 //!
-//! An engine that says that an executor is gone proves nothing: programs have outlived the daemons that watched them.
-//! So the end that an engine shows ends a lease only until the executor has dialled in (the lease decides), and no
-//! second executor is started for a lease whose first one is away.
+//! An engine that reports that an executor is gone proves nothing: programs have outlived the daemons that watched
+//! them. So the end that an engine shows ends a lease only until the executor has dialled in (the lease decides), and
+//! no second executor is started for a lease whose first one is away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -32,9 +32,9 @@ const RETRY: Backoff = Backoff {
     base: Duration::from_secs(1),
     max: Duration::from_secs(30),
 };
-/// After so many surveys in a row without an answer the engine counts as away. One that is lost changes nothing.
+/// After this many surveys in a row without an answer the engine counts as away. One that is lost changes nothing.
 const FAULT_AFTER: u32 = 3;
-/// After so many failures in a row the operator has to look.
+/// After this many failures in a row the operator has to look.
 const ALARM_AFTER: u32 = 6;
 
 /// Executors of one pool on one engine. Clones share one state.
@@ -180,8 +180,8 @@ impl<E: ExecutorEngine> EngineExecutors<E> {
         }
     }
 
-    /// Follows an executor until the engine shows its end or its lease has ended. An end that the engine shows is told
-    /// at once; `None` if the lease ended first.
+    /// Follows an executor until the engine shows its end or its lease has ended. An end that the engine shows is
+    /// returned at once; `None` if the lease ended first.
     async fn watch(&self, order: &Order, stop: &CancellationToken, mut says: EngineSays) -> Option<String> {
         let attempt = order.token.attempt();
         let mut latest = self.shared.latest.subscribe();
@@ -230,7 +230,7 @@ impl<E: ExecutorEngine> EngineExecutors<E> {
         }
     }
 
-    /// Takes an executor away; tries until the engine says that it is gone.
+    /// Takes an executor away; tries until the engine reports that it is gone.
     async fn delete(&self, attempt: AttemptId) {
         let mut failures = 0_u32;
         while let Err(error) = self.shared.engine.delete(attempt).await {
@@ -283,20 +283,20 @@ impl<E: ExecutorEngine> EngineExecutors<E> {
     }
 }
 
-/// The engine's word on one executor, over several surveys.
+/// The engine's report on one executor, over several surveys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum EngineSays {
     /// No survey since its start has shown it.
     Nothing,
     Pending(String),
     Running,
-    /// So many surveys in a row have missed it.
+    /// This many surveys in a row have missed it.
     Absent(u32),
     Over(String),
 }
 
 impl EngineSays {
-    /// The word after one more survey.
+    /// The report after one more survey.
     fn after(self, shown: Option<&EngineExecutor>) -> Self {
         let missed = match (&self, shown) {
             (Self::Over(_), _) => return self,

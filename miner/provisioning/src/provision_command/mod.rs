@@ -31,7 +31,7 @@ const RETRY: Backoff = Backoff {
     base: Duration::from_secs(2),
     max: Duration::from_secs(60),
 };
-/// After so many failures in a row the operator has to look.
+/// After this many failures in a row the operator has to look.
 const ALARM_AFTER: u32 = 6;
 
 /// The operator's commands.

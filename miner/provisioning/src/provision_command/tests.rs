@@ -69,7 +69,7 @@ impl Cloud {
         Records::new(self.records()).paths().len()
     }
 
-    /// Whether the command that told its process id has ended, and its end was noticed.
+    /// Whether the command that reported its process id has ended, and its end was noticed.
     fn has_ended(&self) -> bool {
         let pid = std::fs::read_to_string(self.0.path().join("pid")).unwrap();
         !Path::new("/proc").join(pid.trim()).exists()

@@ -62,7 +62,7 @@ async fn an_executor_without_a_place_says_why_and_starts_once_there_is_one() {
 async fn an_executor_is_deleted_in_every_state() {
     let cluster = SlurmCluster::start(1).await.unwrap();
     let engine = engine(&cluster, 2);
-    // Slurm ends one that does not hear TERM after KillWait.
+    // Slurm ends one that ignores TERM after KillWait.
     let deaf = engine_of(settings(&cluster, 2), "trap '' TERM; while :; do sleep 1; done");
     let (running, pending, ended, absent) = (order(), order(), order(), order());
     deaf.create(&running, &none()).await.unwrap();

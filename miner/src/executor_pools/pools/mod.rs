@@ -103,7 +103,7 @@ impl Pool {
         }
     }
 
-    /// Takes one of its places, or of so many beside them.
+    /// Takes one of its places, or of the `beside` further ones.
     fn use_one(&self, beside: u32) -> bool {
         let places = self.places().saturating_add(beside);
         let mut used = self.used.lock();
@@ -141,8 +141,8 @@ impl Pools {
         }))
     }
 
-    /// The executors of each class that the configuration promises whatever an engine says: those on this machine and
-    /// those of the operator's commands.
+    /// The executors of each class that the configuration promises whatever an engine reports: those on this machine
+    /// and those of the operator's commands.
     pub fn fixed(&self) -> Manifest {
         self.sum(|pool| pool.manager.view().is_none())
     }
@@ -165,7 +165,7 @@ impl Pools {
         })
     }
 
-    /// Waits until every engine has told what it has places for, or has not answered.
+    /// Waits until every engine has reported what it has places for, or has not answered.
     pub async fn settled(&self) {
         join_all(self.0.pools.iter().map(|pool| pool.manager.settled())).await;
     }
@@ -276,7 +276,7 @@ impl Pools {
             if pool.engine == EngineKind::Local {
                 self.0.local.lock().insert(attempt);
             }
-            // It takes a place until it ends, or until the engine says that it does not have it.
+            // It takes a place until it ends, or until the engine reports that it does not have it.
             *pool.used.lock() += 1;
             let slot = PoolSlot {
                 pools: self.clone(),

@@ -17,11 +17,11 @@ use super::{Lease, Step};
 const MAX_REGISTRY: usize = 255;
 
 impl Lease {
-    /// The image has to be fetched. A validator without a time limit for images is told nothing, and the fetch counts
+    /// The image has to be fetched. A validator without a time limit for images receives nothing, and the fetch counts
     /// as part of the preparation.
     pub(super) fn on_up(&mut self, up: ExecutorUp, now: Timestamp) -> Step {
         match self.state {
-            // Its earlier process heard it. The job shows that the image is there and the lease has its executor.
+            // Its earlier process received it. The job shows that the image is there and the lease has its executor.
             LeaseState::Preparing if self.has_begun_job() => return Ok(vec![]),
             LeaseState::Preparing => {}
             // Repeated.
@@ -103,7 +103,7 @@ impl Lease {
         let mut effects = vec![self.tell_ready()];
         self.restored = None;
         if let Some(job) = self.job.take() {
-            // It came from a validator that heard of the executor from an earlier process of this miner.
+            // It came from a validator that was notified of the executor by an earlier process of this miner.
             effects.extend(self.on_payload(job, now)?);
         }
         Ok(effects)

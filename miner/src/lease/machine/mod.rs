@@ -72,7 +72,7 @@ pub struct Lease {
     keeps_executor: bool,
     /// Of a streaming job.
     streaming: Option<StreamingDetails>,
-    /// Whether the closing statement of its session has been told.
+    /// Whether the closing statement of its session has been sent.
     closed_told: bool,
     volume_offered: bool,
     job_time: Duration,
@@ -228,7 +228,7 @@ impl Lease {
         self.hold.as_ref().and_then(|hold| hold.away_until)
     }
 
-    /// Everything its validator must have heard, in order.
+    /// Everything its validator must have received, in order.
     pub fn history(&self) -> &[MinerToValidator] {
         &self.history
     }
@@ -429,7 +429,7 @@ impl Lease {
             }
             // Sent again after a reconnection: the executor has it.
             LeaseState::Running(_) => Ok(vec![]),
-            // The executor has not come back yet. It says then whether it has the job.
+            // The executor has not come back yet. It reports then whether it has the job.
             LeaseState::Preparing | LeaseState::Fetching(_) if self.restored.is_some() => {
                 self.job = Some(request);
                 Ok(vec![])
@@ -637,8 +637,8 @@ impl Lease {
         vec![Effect::Ended(ending), tell, Effect::StopExecutor]
     }
 
-    /// Ends the lease as its executor reported. An executor that can come back keeps its report until it is told that
-    /// the end is durable.
+    /// Ends the lease as its executor reported. An executor that can come back keeps its report until it is notified
+    /// that the end is durable.
     fn end_as_reported(&mut self, ending: LeaseEnding, message: MinerToValidator) -> Vec<Effect> {
         let mut effects = self.end(ending, message);
         if self.hold.is_some() {

@@ -85,7 +85,7 @@ impl Lease {
         self.restored.is_some_and(|restored| restored.job_until.is_some())
     }
 
-    /// Makes the lease durable, and tells the executor how it comes back.
+    /// Makes the lease durable, and sends the executor its way back.
     pub(super) fn hold_effects(&self, secret: OneTimeSecret) -> Vec<Effect> {
         let Some(hold) = &self.hold else {
             return vec![];
@@ -158,7 +158,7 @@ impl Lease {
         self.lose(reason, text)
     }
 
-    /// Before an executor dials in, its exit is the only sign of it; later its socket tells more, in order with its
+    /// Before an executor dials in, its exit is the only sign of it; later its socket shows more, in order with its
     /// last messages.
     pub(super) fn on_exited(&mut self, how: String, now: Timestamp) -> Step {
         match self.state {
@@ -170,7 +170,8 @@ impl Lease {
             | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_) => {
-                // An engine that says that an executor elsewhere is gone proves nothing: it may run on, and come back.
+                // An engine that reports that an executor elsewhere is gone proves nothing: it may run on, and come
+                // back.
                 let Some(hold) = self.hold.as_mut().filter(|_| self.apart) else {
                     return Ok(vec![]);
                 };

@@ -35,7 +35,7 @@ fn lists(connection: u64, images: &[&str]) -> Event {
     }
 }
 
-/// The models that executors are told to fetch, each with its share, in the order of models.
+/// The models that executors are instructed to fetch, each with its share, in the order of models.
 fn shelved(effects: &[Effect]) -> Option<Vec<(String, Option<u32>)>> {
     let images = effects.iter().find_map(|effect| match effect {
         Effect::Shelve(images) => Some(images),

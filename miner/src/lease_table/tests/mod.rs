@@ -207,7 +207,7 @@ fn apply(book: &mut LeaseTable, events: impl IntoIterator<Item = Event>) -> Vec<
         .collect()
 }
 
-/// The messages told on a connection.
+/// The messages sent on a connection.
 fn heard(effects: &[Effect], connection: u64) -> impl Iterator<Item = &MinerToValidator> {
     let connection = ConnectionId(connection);
     effects.iter().filter_map(move |effect| {
@@ -338,7 +338,7 @@ fn a_new_connection_hears_the_story_so_far_and_what_follows() {
             "V0ExecutorReadyRequest"
         ]
     );
-    // Both hear until one of them speaks; then it is that one's.
+    // Both receive until one of them sends; then it is that one's.
     let speaks = Event::Payload {
         connection: ConnectionId(2),
         request: Box::new(job(attempt(7))),
@@ -366,7 +366,7 @@ fn messages_of_a_dead_connection_do_not_silence_its_successor() {
     };
     let effects = apply(&mut book, [speaks, said(7, 7, ExecutorReport::VolumesReady)]);
     assert_eq!(told(&effects, 2), ["V0VolumesReadyRequest"]);
-    // With nobody left, the next one to come hears all of it.
+    // With nobody left, the next one to come receives all of it.
     assert_eq!(apply(&mut book, [Event::Left(ConnectionId(2))]), []);
 }
 
@@ -769,7 +769,7 @@ fn persistent_executors_are_capacity_and_only_muster_is_told_at_once() {
         let private = private.map(|executors| executors.count(CLASS));
         (to.clone(), told.manifest.count(CLASS), private)
     });
-    // A validator of an older version is told in the words that it knows.
+    // A validator of an older version receives the terms that it knows.
     assert_eq!(
         told.collect::<Vec<_>>(),
         [

@@ -257,7 +257,7 @@ async fn a_restarted_miner_goes_on_with_a_job_that_its_executor_has() {
     let mut later = restarted(&store, &effects, start()).await;
     assert_eq!(later.working_leases(), 1, "capacity is not oversold");
 
-    // The validator is first: it hears that the attempt is accepted, and sends the job again.
+    // The validator is first: it is notified that the attempt is accepted, and sends the job again.
     let greeted = apply(&mut later, [joined(9), payload(9, 1)]);
     assert_eq!(
         told(&greeted, 9),

@@ -1,4 +1,4 @@
-//! The text of an answer that a validator keeps, and what it says: the ids of its tokens, the text that its client is
+//! The text of an answer that a validator keeps, and what it states: the ids of its tokens, the text that its client is
 //! shown, and its signed body. Pure, over bytes of strangers.
 
 mod answer_ids;

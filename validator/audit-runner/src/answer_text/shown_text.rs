@@ -18,7 +18,7 @@ const DONE: &[u8] = b"[DONE]";
 pub(crate) struct ShownText {
     /// The parts of the one choice that its client is shown, joined.
     pub text: String,
-    /// Why the answer ended, as the engine said.
+    /// Why the answer ended, as the engine reported it.
     pub finish_reason: Option<String>,
     /// Whether every event could be read. A client may read what this program cannot.
     pub is_readable: bool,
@@ -27,7 +27,7 @@ pub(crate) struct ShownText {
 }
 
 impl ShownText {
-    /// Whether the text is there, and tells all that the engine wrote.
+    /// Whether the text is there, and shows all that the engine wrote.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_whole && self.is_readable && !self.text.is_empty()
     }

@@ -84,7 +84,7 @@ mod tests {
         );
         let document = "{\"a\":1}";
         assert!(signed_body(&proof(document), &words(document, "application/json")).is_some());
-        // The digest of a text says nothing about ids: the root over the bytes does.
+        // The digest of a text proves nothing about ids: the root over the bytes does.
         let mut of_text = proof(document);
         of_text.scheme = HashScheme::Text;
         of_text.output = Digest::of(b"the text");

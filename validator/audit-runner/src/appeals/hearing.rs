@@ -20,11 +20,11 @@ pub(crate) const APPEAL_TIME: Duration = Duration::from_secs(86_400);
 const COUNTED: Duration = Duration::from_secs(7 * 86_400);
 /// Appeals about one coldkey and model within that time.
 const MAX_APPEALS: usize = 3;
-/// The oldest appeal that is heard, and the one whose clock is furthest ahead.
+/// The oldest appeal that is accepted, and the one whose clock is furthest ahead.
 const OLDEST: Duration = Duration::from_secs(7 * 86_400);
 const AHEAD: Duration = Duration::from_secs(300);
 
-/// Why an appeal is not heard.
+/// Why an appeal is not accepted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppealRefusal {
     /// The text is no signed appeal.
@@ -87,8 +87,8 @@ fn read_signed(text: &str) -> Result<AuditAppeal, AppealRefusal> {
     Ok(appeal)
 }
 
-/// Whether a signed appeal is heard, by the verdicts that count and the appeals of the last days. Returns the verdict
-/// that it is about.
+/// Whether a signed appeal is accepted, by the verdicts that count and the appeals of the last days. Returns the
+/// verdict that it is about.
 fn judge<'a>(
     appeal: &AuditAppeal,
     auditor: &AuditorFacts,
@@ -137,7 +137,7 @@ pub(crate) async fn hear_appeal(state: &RunnerState, text: &str) -> Result<Store
     let auditor = state.auditor().ok_or(AppealRefusal::NoChain)?;
     let counting = state.adopter.store.counting_audits().await?;
     let now = state.clock.now();
-    // One appeal is heard after the other, or two could be open.
+    // One appeal is judged after the other, or two could be open.
     let _turn = state.hearing.lock().await;
     let earlier = state.store.appeals(now.minus(COUNTED)).await?;
     let verdict = match judge(&appeal, &auditor, &counting, &earlier, now) {

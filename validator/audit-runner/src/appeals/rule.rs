@@ -9,12 +9,12 @@ pub(crate) enum AppealEnd {
     Lifted,
     /// The fresh answers speak against the miner, too.
     Upheld,
-    /// Too few fresh answers came or were scored, or they say nothing: the accusation stands.
+    /// Too few fresh answers came or were scored, or they prove nothing: the accusation stands.
     Expired,
 }
 
 impl AppealEnd {
-    /// The end that a verdict about enough fresh answers makes. A verdict that says nothing lets the appeal expire.
+    /// The end that a verdict about enough fresh answers makes. A verdict that proves nothing lets the appeal expire.
     pub(crate) const fn of_verdict(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Consistent => Self::Lifted,
@@ -86,7 +86,7 @@ impl AppealFacts {
         AppealStep::End(AppealEnd::of_verdict(audit.verdict))
     }
 
-    /// Whether so many scored answers are enough for a verdict that counts.
+    /// Whether `scored` scored answers are enough for a verdict that counts.
     const fn decides(self, scored: u64) -> bool {
         scored >= self.needed && scored > 0
     }

@@ -31,7 +31,7 @@ pub struct StoredAppeal {
 }
 
 impl StoredAppeal {
-    /// The answer to the miner in words.
+    /// The answer to the miner as text.
     pub(crate) fn words(&self) -> String {
         format!(
             "fresh answers are audited until {}: keep an executor free for a session of this validator",

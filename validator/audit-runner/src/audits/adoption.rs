@@ -28,7 +28,7 @@ pub(crate) enum AdoptionRefusal {
     /// The bundle is about nobody that this validator scores.
     #[error(transparent)]
     Subject(#[from] SubjectError),
-    /// The blocks of the bundle are not the chain's, or the chain does not tell.
+    /// The blocks of the bundle are not the chain's, or the chain does not return them.
     #[error(transparent)]
     Blocks(#[from] BlockFault),
     /// The chain has not answered yet.
@@ -99,7 +99,7 @@ impl Adopter {
             Ok::<_, AdoptionRefusal>((replayed, bundle, text))
         });
         let (replayed, bundle, text) = judging.await.map_err(|_| AdoptionRefusal::Ended)??;
-        // The hashes in this validator's own bundles are those that its chain told when it drew.
+        // The hashes in this validator's own bundles are those that its chain returned when it drew.
         if origin != AuditOrigin::Own {
             check_blocks(&bundle, |block| self.subnet.block_hash(block).boxed()).await?;
         }

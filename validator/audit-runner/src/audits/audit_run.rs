@@ -50,7 +50,7 @@ pub(crate) async fn audit_model(
 }
 
 /// Audits the fresh answers of an appeal about this subject. Their verdict counts only if references scored as many of
-/// them as an appeal asks for. Returns the audits, and what the bundle says; `None` if there is no bundle.
+/// them as an appeal asks for. Returns the audits, and what the bundle proves; `None` if there is no bundle.
 ///
 /// # Errors
 /// The database fails.
@@ -126,7 +126,7 @@ async fn end_all(
     Ok(runs)
 }
 
-/// Whether a verdict about a subject can say more now: a reference can score an answer, or answers are missing, or an
+/// Whether a verdict about a subject can prove more now: a reference can score an answer, or answers are missing, or an
 /// earlier process did not end its audit. Answers that nobody can audit any more get their finding.
 async fn has_waiting_answers(
     state: &RunnerState,
@@ -151,7 +151,7 @@ async fn end(state: &RunnerState, run: &mut AuditRun, reason: String) -> Result<
 }
 
 /// Audits one subject. The verdict about an appeal counts only if references scored as many answers as an appeal
-/// asks for. Returns what the bundle says; `None` if there is none, or it proves nothing.
+/// asks for. Returns what the bundle proves; `None` if there is none, or it proves nothing.
 async fn audit_subject(
     references: &mut ReferencePair,
     state: &RunnerState,

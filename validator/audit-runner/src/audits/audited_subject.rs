@@ -377,7 +377,7 @@ mod tests {
         assert!(subject.has_unjudged_missing(None));
         assert!(subject.has_unjudged_missing(Some(at(9))));
         assert!(!subject.has_unjudged_missing(Some(at(10))), "it was judged");
-        // A gap is found when the session has ended, long after the draw, and is told of once.
+        // A gap is found when the session has ended, long after the draw, and is reported once.
         subject.sessions[0].behind_gap = vec!["hidden".to_owned()];
         assert!(subject.has_unjudged_missing(Some(at(10))));
         subject.outcomes.insert("hidden".to_owned(), Default::default());

@@ -55,7 +55,7 @@ impl ReferencePair {
     /// Starts the references of a model.
     ///
     /// # Errors
-    /// The reason why there is no reference, in words.
+    /// The reason why there is no reference, as text.
     pub(crate) async fn open(state: &RunnerState, model: &str) -> Result<Self, String> {
         let (service, calibration) = calibrated_service(state, model)?;
         let plan = ReferencePlan::new(&state.settings, &service, &calibration)?;
@@ -293,14 +293,14 @@ impl ReferencePair {
     }
 }
 
-/// An answer's words beside the proof of its session.
+/// An answer's text beside the proof of its session.
 struct ProvenText {
     proof: ResponseProof,
     words: AnswerText,
 }
 
-/// The words of an answer that a bundle may open: those to own prompts, and of consenting clients if the session signed
-/// their ids.
+/// The text of an answer, if a bundle may open it: the answer is one to an own prompt, or one to a consenting client
+/// whose ids the session signed.
 fn publishable(answer: &LoggedAnswer, is_own: bool, proven: &ProvenText) -> Option<OpenedText> {
     let request = match (is_own, answer.consent) {
         (true, _) => None,

@@ -12,7 +12,7 @@ use crate::store::audit_store::Result;
 /// Notes that the audited answers which this reading does not show, and no later one will, were not audited.
 pub(crate) async fn settle_unauditable(state: &RunnerState, subject: &AuditedSubject) -> Result<()> {
     let scope = &subject.scope;
-    // An appeal reads own prompts alone, and says nothing about answers to clients.
+    // An appeal reads own prompts alone, and decides nothing about answers to clients.
     if scope.is_appeal {
         return Ok(());
     }

@@ -29,7 +29,7 @@ pub(crate) fn leave_out_unprovable(inputs: &mut EvidenceInputs) -> usize {
     before - inputs.sessions.len()
 }
 
-/// The reason why a bundle of these inputs proves nothing, in words.
+/// The reason why a bundle of these inputs proves nothing, as text.
 fn fault_of(inputs: &EvidenceInputs) -> Option<String> {
     match assemble(inputs, usize::MAX) {
         None => Some("the stored log does not fit together".to_owned()),

@@ -60,7 +60,7 @@ pub(crate) struct SizedSession {
 /// A proof as it would stand in a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SizedProof {
-    /// Bytes of the proof, with outcome and words if it is an audited answer's.
+    /// Bytes of the proof, with outcome and text if it is an audited answer's.
     pub(crate) bytes: usize,
     /// The bucket in which the answer stands; `None` if the proof is not in the log.
     pub(crate) bucket: Option<u64>,

@@ -52,7 +52,7 @@ pub(crate) struct DueWork {
 pub(crate) enum KeyChange {
     /// The key in use is that of the block's period.
     Keep,
-    /// The key of this period is wanted. `in_use` says whether the one in use may go on until it is there.
+    /// The key of this period is wanted. `in_use` states whether the one in use may go on until it is there.
     Renew { period: NoncePeriod, in_use: bool },
 }
 

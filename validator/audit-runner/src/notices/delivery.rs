@@ -32,7 +32,7 @@ const WHOLE_LIMIT: Duration = Duration::from_secs(300);
 const AT_ONCE: usize = 64;
 /// Answers of a miner within one conversation.
 const MAX_REPLIES: usize = 4_096;
-/// Verdicts among which those to be told are looked for.
+/// Verdicts among which those to be sent are looked for.
 const MAX_VERDICTS: u32 = 1_000;
 /// The first pause after a failure, which doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
@@ -59,7 +59,7 @@ impl DeliveryPauses {
         self.may_try(miner, now) && !self.talking.contains(miner)
     }
 
-    /// Whether a miner that may appeal is asked although nothing else is to be said.
+    /// Whether a miner that may appeal is asked although nothing else is to be sent.
     fn is_asked_again(&self, miner: &MinerKey, now: Timestamp) -> bool {
         self.asked
             .get(miner)
@@ -94,7 +94,7 @@ struct Conversations {
     places: Arc<Semaphore>,
 }
 
-/// Follows the chain's blocks and tells miners what is due at each.
+/// Follows the chain's blocks and notifies miners of what is due at each.
 pub(crate) async fn deliver_notices(state: Arc<RunnerState>) {
     let mut block = 0;
     let conversations = Conversations {
@@ -210,7 +210,7 @@ async fn tell_verdicts(state: &RunnerState, now: Timestamp) -> Result<BTreeSet<M
 
 /// Why a conversation ended early.
 enum TalkFailure {
-    /// The miner's side; the reason in words.
+    /// The miner's side; the reason as text.
     Miner(String),
     /// The database fails.
     Store(StoreError),

@@ -104,7 +104,7 @@ pub(crate) async fn ask_own(state: &Arc<RunnerState>, ended: BucketNumber) -> Re
             let asking = Arc::clone(state);
             let pause = draw_pause(state.settings.own_spread_s);
             drop(state.tasks.spawn("own prompt", async move {
-                // Prompts that all came with a block could be told by their time.
+                // Prompts that all came with a block could be recognised by their time.
                 let stop = asking.tasks.token();
                 if stop
                     .run_until_cancelled(tokio::time::sleep(pause))
@@ -120,7 +120,7 @@ pub(crate) async fn ask_own(state: &Arc<RunnerState>, ended: BucketNumber) -> Re
     Ok(())
 }
 
-/// A pause of at most so many seconds, which nobody can foresee.
+/// A pause of at most `most_s` seconds, which nobody can foresee.
 fn draw_pause(most_s: u64) -> Duration {
     let mut drawn = [0; 8];
     // Without random bytes there are no lists, and no prompts.

@@ -108,7 +108,7 @@ impl Prompts {
         true
     }
 
-    /// The next prompts for a model, at most so many. Prompts for other models that come before them are left out.
+    /// The next prompts for a model, at most `most`. Prompts for other models that come before them are left out.
     pub(crate) fn take_of(&self, model: &str, most: usize) -> Vec<NextPrompt> {
         let mut taken = Vec::new();
         while taken.len() < most {

@@ -25,7 +25,7 @@ use crate::state::RunnerState;
 const MAX_REPLY: usize = 32 * 1024 * 1024;
 /// The tokens that a reference writes and scores before it scores anything else.
 const SELF_TEST_TOKENS: usize = 32;
-/// A reference that misses its own choice more often than once in so many tokens is not asked.
+/// A reference that misses its own choice more often than once in this many tokens is not asked.
 const SELF_TEST_ONE_IN: usize = 8;
 
 /// A running reference. Its machine is released when this is dropped, and at its deadline.
@@ -38,7 +38,7 @@ impl Reference {
     /// Starts a reference by this plan on the trusted miner, and tests it.
     ///
     /// # Errors
-    /// The reason why there is no reference, in words.
+    /// The reason why there is no reference, as text.
     pub(crate) async fn start(state: &RunnerState, plan: &ReferencePlan) -> Result<Self, String> {
         let service = &plan.service;
         let trusted = state.trusted.as_ref();
@@ -294,7 +294,7 @@ fn known_request(model: &str, sampling: &Sampling, known: &KnownAnswer) -> Optio
     })
 }
 
-/// Whether a reply says that the ids were compared with the request.
+/// Whether a reply states that the ids were compared with the request.
 fn has_compared(reply: &[u8]) -> bool {
     let reply: Value = serde_json::from_slice(reply).unwrap_or_default();
     reply.get("compared") == Some(&Value::Bool(true))

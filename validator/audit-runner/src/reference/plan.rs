@@ -11,7 +11,7 @@ use crate::state::RunnerState;
 /// The whitelisted service of a model, and the calibration of its image.
 ///
 /// # Errors
-/// There is none, or the calibration is of another image: what to configure, in words.
+/// There is none, or the calibration is of another image: what to configure, as text.
 pub(crate) fn calibrated_service(state: &RunnerState, model: &str) -> Result<(Service, Calibration), String> {
     let listed = state.services.iter().find(|service| service.model == model);
     let service = listed.cloned().ok_or("the whitelist has no such model")?;
@@ -43,7 +43,7 @@ impl ReferencePlan {
     /// The plan for a whitelisted service by its calibration.
     ///
     /// # Errors
-    /// The calibration is not one of the configured reference and sampler: what to configure, in words.
+    /// The calibration is not one of the configured reference and sampler: what to configure, as text.
     pub(crate) fn new(
         settings: &Settings,
         listed: &Service,

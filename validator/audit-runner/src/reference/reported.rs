@@ -1,5 +1,5 @@
 //! An answer that its client reports and shows to the validator: a reference scores it by itself. It is chosen by its
-//! client, so it is no step of any test; the client is told what the reference found.
+//! client, so it is no step of any test; the client is notified of what the reference found.
 
 use muster_audit::{AnswerJudge, AnswerJudgement, TokenScore, UnusableReason, false_scores};
 use muster_gateway::store::AnswerText;
@@ -11,10 +11,10 @@ use crate::reference::plan::calibrated_service;
 use crate::reference::score_request::{ScoreFailure, ask_about};
 use crate::state::RunnerState;
 
-/// Scores the answer of this proof, whose words its client shows.
+/// Scores the answer of this proof, whose text its client shows.
 ///
 /// # Errors
-/// The reason why it is not judged, in words.
+/// The reason why it is not judged, as text.
 pub(crate) async fn judge_answer(
     state: &RunnerState,
     model: &str,
@@ -51,7 +51,7 @@ pub(crate) async fn judge_answer(
 /// The judgement about the scores of an answer. False ids count as they do in a bundle.
 ///
 /// # Errors
-/// Nobody can score the answer: the reason in words.
+/// Nobody can score the answer: the reason as text.
 fn judge_scores(
     judge: &AnswerJudge,
     scored: Result<Vec<TokenScore>, ScoreFailure>,

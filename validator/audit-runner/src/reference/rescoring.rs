@@ -15,7 +15,7 @@ use crate::state::RunnerState;
 /// The scores of one reference, in the order of the pairs; `None` for a pair that it did not score.
 ///
 /// # Errors
-/// The reason why there is no reference, in words.
+/// The reason why there is no reference, as text.
 pub(crate) async fn rescore(
     state: &RunnerState,
     model: &str,
@@ -55,7 +55,7 @@ async fn score_pair(
 }
 
 /// The question about a pair: as about an answer of the validator's own if the bundle shows the response, and else
-/// without its text, which says less against the miner.
+/// without its text, which proves less against the miner.
 fn request_about(
     model: &str,
     sampling: &Sampling,

@@ -1,4 +1,4 @@
-//! The part of a request to a reference that says how the answer's tokens were chosen. Pure, over bytes of strangers.
+//! The part of a request to a reference that states how the answer's tokens were chosen. Pure, over bytes of strangers.
 
 use muster_audit::{SamplerEngine, UnusableReason};
 use muster_response_proof::{ResponseProof, answer_seed};
@@ -160,7 +160,7 @@ fn understood_parameters(asked: &Map<String, Value>) -> Result<Map<String, Value
     }
 }
 
-/// Whether probabilities alone say something about an answer with these parameters: they are the engine's own, or the
+/// Whether probabilities alone prove something about an answer with these parameters: they are the engine's own, or the
 /// temperature is lower, which makes answers look better than the calibration's.
 fn is_as_calibrated(given: &Map<String, Value>, own: &Map<String, Value>) -> bool {
     given.iter().all(|(name, value)| {

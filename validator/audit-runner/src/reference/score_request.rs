@@ -173,7 +173,7 @@ pub(crate) fn text_request(
     let fields = sampler_fields(sampling, proof, &asked)?;
     let is_seeded = fields.seed.is_some() || fields.beside.contains_key("muster_seed");
     if !is_seeded && !fields.is_unseeded {
-        // Without a seed nobody can tell which tokens the text has.
+        // Without a seed nobody can know which tokens the text has.
         return Err(UnusableReason::NoTokenIds);
     }
     asked.extend(fields.parameters);
@@ -226,7 +226,7 @@ pub(crate) fn check_text_scores(scores: Vec<TokenScore>) -> Result<Vec<TokenScor
 /// lies above the entropy.
 ///
 /// # Errors
-/// The reply is no score of so many tokens.
+/// The reply is no score of that number of tokens.
 pub(crate) fn read_scores(reply: &[u8], is_unseeded: bool) -> Result<Vec<TokenScore>, UnusableReason> {
     #[derive(Deserialize)]
     struct Reply {

@@ -11,7 +11,7 @@ use sqlx::any::AnyRow;
 use crate::store::audit_store::{AuditStore, Result};
 
 impl AuditStore {
-    /// Stores the words of an answer that may be published. A response that comes later is added to the ids.
+    /// Stores the text of an answer that may be published. A response that comes later is added to the ids.
     pub(crate) async fn put_opened_text(
         &self,
         answer: &str,
@@ -35,7 +35,7 @@ impl AuditStore {
         Ok(())
     }
 
-    /// The words of a model's answers since a time that may be published, by the ids of the answers.
+    /// The text of a model's answers since a time that may be published, by the ids of the answers.
     pub(crate) async fn opened_text(
         &self,
         model: &str,

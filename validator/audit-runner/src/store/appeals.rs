@@ -12,7 +12,7 @@ use crate::appeals::stored_appeal::StoredAppeal;
 use crate::store::audit_store::{AuditStore, Result};
 
 impl AuditStore {
-    /// Stores an appeal that is heard.
+    /// Stores an appeal that is accepted.
     pub(crate) async fn insert_appeal(&self, appeal: &StoredAppeal, text: &str) -> Result<()> {
         sqlx::query(
             "INSERT INTO audit_appeals (bundle, received_at, miner, coldkey, model, appeal, reason, open_until) \

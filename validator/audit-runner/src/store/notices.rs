@@ -140,8 +140,8 @@ impl AuditStore {
         Ok(())
     }
 
-    /// The oldest notices that these miners have not taken, of each miner as many as are said on one connection, in the
-    /// order in which they are said. The notices of other miners do not count.
+    /// The oldest notices that these miners have not taken, of each miner as many as are sent on one connection, in the
+    /// order in which they are sent. The notices of other miners do not count.
     pub(crate) async fn due_notices(
         &self,
         miners: &BTreeSet<MinerKey>,

@@ -98,7 +98,7 @@ impl AuditStore {
         unsigned_column(&row, "many")
     }
 
-    /// Takes prompts that a model has written, the oldest ones, at most so many. Nobody takes them again.
+    /// Takes prompts that a model has written, the oldest ones, at most `most`. Nobody takes them again.
     pub(crate) async fn take_written(&self, model: &str, most: usize) -> Result<Vec<String>> {
         let rows = sqlx::query(
             "DELETE FROM written_prompts WHERE model = $1 AND prompt IN \

@@ -28,7 +28,7 @@ pub struct SelfTest {
     pub began_at: Timestamp,
     /// When it ended, if it has.
     pub ended_at: Option<Timestamp>,
-    /// The verdict by its name. A pipeline that works says `convicted`.
+    /// The verdict by its name. A pipeline that works reports `convicted`.
     pub verdict: Option<String>,
     /// Why there is no verdict.
     pub reason: Option<String>,
@@ -110,7 +110,7 @@ impl AuditStore {
         Ok(())
     }
 
-    /// Ends the tests that an earlier process began: the words of their answers went with it.
+    /// Ends the tests that an earlier process began: the text of their answers went with it.
     pub(crate) async fn end_orphaned_self_tests(&self, now: Timestamp) -> Result<()> {
         sqlx::query("UPDATE self_tests SET state = $1, ended_at = $2, reason = $3 WHERE ended_at IS NULL")
             .bind(SelfTestState::Ended.name())

@@ -151,7 +151,8 @@ fn read_bytes(value: &Value) -> Option<Vec<u8>> {
     hex::decode(value.as_str()?.strip_prefix("0x")?).ok()
 }
 
-/// The code with which nodes say that a call was reverted (EIP-1474 leaves it to them; geth, Frontier and web3 use 3).
+/// The code with which nodes report that a call was reverted (EIP-1474 leaves it to them; geth, Frontier and web3 use
+/// 3).
 const REVERTED: i64 = 3;
 
 /// The reason of a reverted call; `None` for any other error.

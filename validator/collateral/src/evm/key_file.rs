@@ -65,7 +65,7 @@ impl EvmKey {
     /// The address of the key's account.
     pub fn address(&self) -> Address {
         let point = self.0.verifying_key().to_encoded_point(false);
-        // The first byte says that the point is not compressed.
+        // The first byte states that the point is not compressed.
         let hash = keccak256(point.as_bytes().get(1..).unwrap_or_default());
         Address::from_slice(hash.get(12..).unwrap_or_default())
     }

@@ -179,7 +179,7 @@ impl EvmCollateral {
                 Fate::Waiting => refused = self.send(DOING, raw).await.err(),
             }
             if self.clock.now() >= deadline {
-                // A node that refuses the transaction says why it comes into no block.
+                // A node that refuses the transaction states why it comes into no block.
                 return Err(refused.unwrap_or_else(|| CollateralError::Pending {
                     hash: plan.reference.clone(),
                 }));

@@ -57,7 +57,7 @@ pub(crate) struct NewCheck {
 
 impl CheckStore {
     /// Stores a new check, unless there is one about its job. A job that waits for its draw, or was not drawn, becomes
-    /// one that was reported, and the facilitator is told that it runs again. Returns whether anything changed.
+    /// one that was reported, and the facilitator is notified that it runs again. Returns whether anything changed.
     pub(crate) async fn insert(&self, check: &NewCheck, now: Timestamp) -> StoreResult<bool> {
         const OPERATION: &str = "store a job that may be run again";
         let state = match check.origin {
@@ -122,7 +122,7 @@ impl CheckStore {
             .collect()
     }
 
-    /// Stores the draw of a job. The facilitator is told of one that runs again.
+    /// Stores the draw of a job. The facilitator is notified of one that runs again.
     pub(crate) async fn put_draw(
         &self,
         job: JobId,
@@ -286,7 +286,7 @@ impl CheckStore {
         Ok(unsigned_column(&row, "many")? > 0)
     }
 
-    /// Deletes what has had its time: jobs that were not drawn, and news that no facilitator is told any more.
+    /// Deletes what has had its time: jobs that were not drawn, and news that no facilitator receives any more.
     pub(crate) async fn forget(&self, undrawn_before: Timestamp, before: Timestamp) -> StoreResult<()> {
         const OPERATION: &str = "delete old checks";
         sqlx::query("DELETE FROM cross_checks WHERE state = 'undrawn' AND changed_at < $1")

@@ -23,7 +23,7 @@ pub struct CheckView {
     pub origin: CheckOrigin,
     /// `waiting`, `undrawn`, `pending`, `agrees`, `differs` or `unproven`.
     pub state: String,
-    /// The reason in words.
+    /// The reason as text.
     pub reason: String,
     /// The miner that ran the job.
     pub miner: Option<MinerKey>,

@@ -66,7 +66,7 @@ impl CheckStore {
     }
 }
 
-/// The message that tells a verdict.
+/// The message that reports a verdict.
 pub(super) fn notice(check: &DueCheck, verdict: &CheckVerdict, now: Timestamp) -> JobCheck {
     JobCheck {
         uuid: check.job,

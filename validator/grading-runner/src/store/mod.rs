@@ -71,7 +71,7 @@ pub struct GradeRow {
     pub index: u64,
     /// The judgement as stored.
     pub judgement: Judgement,
-    /// The judgement in words.
+    /// The judgement as text.
     pub said: String,
 }
 

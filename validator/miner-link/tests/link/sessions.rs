@@ -1,4 +1,4 @@
-//! A miner that says what the test says, and the attempts of one validator.
+//! A miner that sends what the test states, and the attempts of one validator.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

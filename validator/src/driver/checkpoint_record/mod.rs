@@ -184,7 +184,7 @@ impl CheckpointRecord {
         let mut all: Vec<_> = kept.map(|checkpoint| facts_of(&checkpoint.facts)).collect();
         all.push(facts_of(&facts));
         let mut dropped = find_superfluous(&all, self.terms.best.as_ref());
-        // The attempt's word alone must not cost the job the checkpoint that brought the attempt this far.
+        // The attempt's report alone must not cost the job the checkpoint that brought the attempt this far.
         let source = self.beginnings.get(&notice.job_uuid);
         let source = source.and_then(|beginning| beginning.from);
         dropped.retain(|ordinal| Some(*ordinal) != source);

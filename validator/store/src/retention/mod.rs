@@ -520,7 +520,7 @@ impl RetentionCutoffs {
     fn audit_rows(&self) -> Vec<Deletion> {
         vec![
             AgedRows::new("audit_runs", "run_id", "ended_at").before(self.answers.micros()),
-            // The newest test of a model says when the next one is due.
+            // The newest test of a model decides when the next one is due.
             rows(
                 "self_tests",
                 "DELETE FROM self_tests WHERE test_id IN (SELECT t.test_id FROM self_tests AS t WHERE t.began_at < $1 \

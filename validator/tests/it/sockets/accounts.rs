@@ -25,7 +25,7 @@ fn signed_for(account: &str, timestamp_ns: i64) -> UserJobRequest {
     job
 }
 
-/// Submits a job, and returns the first status that is told of it.
+/// Submits a job, and returns the first status that is reported of it.
 async fn submit(world: &mut World, job: &UserJobRequest) -> JobStatusUpdate {
     world.facilitator.submit(job).await;
     loop {

@@ -18,7 +18,7 @@ use crate::sockets::support::within;
 /// Looks at an appeal between two buckets: its audit begins with the block after the draw.
 const LOOKS: u32 = 20;
 
-/// An observer that lets nothing go on in a phase once it is entered, and tells that it was.
+/// An observer that lets nothing go on in a phase once it is entered, and reports that it was.
 fn halt_in(phase: AuditPhase) -> (PhaseObserver, watch::Receiver<bool>) {
     let (reached, seen) = watch::channel(false);
     let observer = PhaseObserver::new(move |entered| {

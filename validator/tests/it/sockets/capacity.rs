@@ -1,5 +1,5 @@
-//! The facilitator is told of the subnet's offers. Jobs with private images pass over miners and executors that do not
-//! know them.
+//! The facilitator is notified of the subnet's offers. Jobs with private images pass over miners and executors that do
+//! not know them.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ async fn a_facilitator_is_told_what_is_free_when_that_changes_and_once_a_minute(
         "{busy:?}"
     );
 
-    // Nothing changes, and it is told again after a minute.
+    // Nothing changes, and it is notified again after a minute.
     let before = clock.now();
     let again = while_time_passes(&clock, "the same capacity again", world.facilitator.capacity()).await;
     assert_eq!(again, notice);

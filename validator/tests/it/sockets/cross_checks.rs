@@ -244,7 +244,7 @@ async fn a_run_goes_on_after_the_validator_was_killed_and_is_told_to_the_next_fa
     end(&mut session, id, RIGHT).await;
     let verdict = world.facilitator.verdict_of(job.uuid).await;
     assert_eq!(verdict.state, CheckState::Agrees, "{verdict:?}");
-    // A facilitator that connects later is told, too.
+    // A facilitator that connects later is notified, too.
     world.facilitator.hang_up();
     world.facilitator.accept().await;
     let again = world.facilitator.verdict_of(job.uuid).await;

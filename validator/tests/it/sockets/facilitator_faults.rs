@@ -66,7 +66,7 @@ async fn a_facilitator_that_has_forgotten_us_or_refuses_us_is_greeted_again() {
 #[tokio::test]
 async fn the_facilitator_hears_a_heartbeat_every_minute() {
     let mut world = World::new(&[]).await;
-    // A facilitator with the feature `capacity` is told more.
+    // A facilitator with the feature `capacity` receives more.
     world.facilitator.show_features(FeatureSet::NONE);
     world.start();
     world.facilitator.accept().await;

@@ -98,7 +98,7 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
     session.horde_failed(attempt).await;
     assert_eq!(session.paid().await, "0.000000");
 
-    // No other miner can take the session; after the third try the client is told why.
+    // No other miner can take the session; after the third try the client receives the reason.
     let answer = asking.join().await.unwrap().unwrap();
     assert_eq!(answer.status(), 503);
     let body: Value = answer.json().await.unwrap();

@@ -43,7 +43,7 @@ impl ObservedJob {
                         }
                     }
                 });
-                // A session that is being accepted is not dropped because the facilitator hears something meanwhile.
+                // A session that is being accepted is not dropped because the facilitator receives something meanwhile.
                 loop {
                     tokio::select! {
                         biased;

@@ -50,7 +50,7 @@ async fn every_miner_is_asked_once_in_a_cycle_and_a_cycle_is_scored_with_its_ans
     world.chain.own(3, another);
     world.start();
     world.facilitator.accept().await;
-    // In the first cycle both name the first, in the second both name the second; the third one says nothing.
+    // In the first cycle both name the first, in the second both name the second; the third one names none.
     for (block, main) in [(1, key("//One")), (12, key("//Two"))] {
         world.chain.seal_to(block);
         let quiet = async {

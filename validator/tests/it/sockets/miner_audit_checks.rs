@@ -85,7 +85,7 @@ async fn draw(audited: &Audited, bucket: u64, answers: u64) {
         .await;
 }
 
-/// The newest verdict that the audit check was told.
+/// The newest verdict that the audit check received.
 async fn told(audit_check: &TestAuditCheck, verdict: &str) -> Option<ToldVerdict> {
     let verdicts = audit_check.audit_check.store().verdicts().await.unwrap();
     verdicts.into_iter().find(|told| told.verdict == verdict)

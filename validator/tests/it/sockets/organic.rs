@@ -123,7 +123,8 @@ async fn a_job_goes_all_the_way_and_its_receipts_bear_both_signatures() {
 async fn an_end_that_was_acknowledged_is_told_again_with_the_result() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::in_real_time(&[&miner]).await;
-    // The metagraph is at hand when a job comes, so its miner is chosen before the store tells whether the job is new.
+    // The metagraph is at hand when a job comes, so its miner is chosen before the store reports whether the job is
+    // new.
     world.config.chain.refresh_s = 3_600;
     world.start();
     world.facilitator.accept().await;

@@ -106,7 +106,7 @@ async fn listed(world: &World, what: &str, is: impl Fn(&Value) -> bool) -> Value
 async fn offer(world: &World, state: &str, reason: &str) -> Value {
     let is = |list: &Value| {
         let offer = &list["offers"][0];
-        // A list is read in several steps: an adopted bundle stands in it a moment after its offer says so.
+        // A list is read in several steps: an adopted bundle stands in it a moment after its offer states it.
         let is_told = state != "adopted" || list["audits"][0].is_object();
         let says = offer["reason"].as_str().unwrap_or_default();
         is_told && offer["state"] == state && says.contains(reason)

@@ -132,7 +132,7 @@ async fn a_conviction_counts_until_its_author_finds_the_coldkey_consistent() {
             store.counting_audits().await.unwrap(),
             std::slice::from_ref(&lifted)
         );
-        // A verdict that says nothing takes no `consistent` one away either.
+        // A verdict that proves nothing takes no `consistent` one away either.
         let unproven = AdoptedAudit {
             digest: Digest::of(b"nothing"),
             ..later("unproven(no scored answers)", 401 * 86_400)

@@ -99,7 +99,7 @@ impl VerdictExchange {
         shown: ShownBundle,
     ) -> Result<(), StoreError> {
         let path = format!("/audits/{}", shown.digest);
-        // More than the list says is not read.
+        // More than the list states is not read.
         let most = usize::try_from(shown.bytes).unwrap_or(usize::MAX);
         let text = match self.fetcher.fetch_text(address, &path, most).await {
             Ok(Some(text)) => text,

@@ -33,11 +33,11 @@ use crate::rescore_budget::RescoreBudget;
 
 /// Blocks between two readings of the others' lists.
 const READ_EVERY: u64 = 5;
-/// The time in which only so many bundles of one author are read.
+/// The time in which only a bounded number of bundles of one author is read.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// The scores that a reference of this validator gives answers, in the order of the answers: `None` for one that it did
-/// not score. The error says as text why there is no reference.
+/// not score. The error states as text why there is no reference.
 pub type Rescored = Result<Vec<Option<Vec<TokenScore>>>, String>;
 
 /// Finds this validator's own calibration of a model; `None` if it has none.

@@ -108,7 +108,7 @@ impl VerdictExchange {
     }
 }
 
-/// The verdict by the own calibration, and the pairs to score again. The error says why there is none.
+/// The verdict by the own calibration, and the pairs to score again. The error states why there is none.
 fn draw_pairs(
     text: &str,
     own: &Calibration,

@@ -259,8 +259,8 @@ fn evidence_of(inputs: &EvidenceInputs, answer: &LoggedAnswer, room: &mut usize)
     })
 }
 
-/// The words that a bundle opens of an answer of this origin: the request of an own prompt is opened with its place,
-/// that of a consenting client is not opened otherwise, and a user's words are nobody's.
+/// The text that a bundle opens of an answer of this origin: the request of an own prompt is opened with its place,
+/// that of a consenting client is not opened otherwise, and a user's text is never opened.
 fn open_words(origin: &Origin, words: &OpenedText) -> Option<OpenedText> {
     match origin {
         Origin::User => None,
@@ -272,8 +272,8 @@ fn open_words(origin: &Origin, words: &OpenedText) -> Option<OpenedText> {
     }
 }
 
-/// The part of opened words that others need: the response if its ids are false or there are none, and if there is room
-/// for it; the ids otherwise.
+/// The part of an opened text that others need: the response if its ids are false or there are none, and if there is
+/// room for it; the ids otherwise.
 fn show_words(words: OpenedText, outcome: &AuditOutcome, room: &mut usize) -> Option<OpenedText> {
     match outcome {
         AuditOutcome::FalseIds(_) => {

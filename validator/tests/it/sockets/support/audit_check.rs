@@ -12,7 +12,7 @@ use muster_sealing_proxy::ProofSigner;
 use muster_store::testing::migrations_in;
 use tempfile::TempDir;
 
-/// Changes what the validator says before the audit check hears it, as a validator that lies would.
+/// Changes what the validator sends before the audit check receives it, as a validator that lies would.
 pub(crate) type Tampering = Box<dyn FnMut(&mut AuditMessage) + Send>;
 
 /// A audit check with a store of its own.
@@ -57,7 +57,7 @@ impl TestAuditCheck {
         findings.into_iter().map(|one| (one.kind, one.about)).collect()
     }
 
-    /// Hears a message, after the executors have told what they signed.
+    /// Receives a message, after the executors have reported what they signed.
     pub(crate) async fn hear(
         &self,
         audits: &mut AuditCheckConversation,
@@ -74,7 +74,7 @@ impl TestAuditCheck {
     }
 }
 
-/// The proofs of a session, as its executor tells them.
+/// The proofs of a session, as its executor reports them.
 pub(crate) fn session_proofs(signer: &ProofSigner) -> SessionProofs {
     let session = signer.session();
     let signed = |text: &str| {

@@ -60,13 +60,13 @@ struct Rules {
     committed: usize,
     /// Whether the next call is taken but answered with an error that leaves open whether it was.
     vague: bool,
-    /// Whether the subnet of earlier blocks is told.
+    /// Whether the subnet of earlier blocks is returned.
     remembers: bool,
     /// The hotkey of the subnet's owner.
     owner: Option<Hotkey>,
     /// Where validators serve their pages.
     pages: BTreeMap<Hotkey, SocketAddr>,
-    /// The transfers of each block; `None` while the chain does not tell them.
+    /// The transfers of each block; `None` while the chain does not return them.
     transfers: Option<Vec<(BlockNumber, AccountTransfer)>>,
 }
 

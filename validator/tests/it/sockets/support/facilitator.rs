@@ -157,7 +157,7 @@ impl Facilitator {
         }
     }
 
-    /// The next word about a job that runs again; everything before it is dropped, and status updates are answered.
+    /// The next message about a job that runs again; everything before it is dropped, and status updates are answered.
     pub(crate) async fn check_of(&mut self, job: JobId) -> JobCheck {
         loop {
             match self.receive().await {

@@ -78,7 +78,7 @@ struct FleetState {
     /// The programs in sessions that are started with this argument, in place of a prover; `None` stands for all other
     /// sessions.
     programs: Vec<(Option<&'static str>, Router)>,
-    /// Hears what the validator says about spot checks.
+    /// Receives what the validator sends about spot checks.
     audit_check: Mutex<Option<Arc<TestAuditCheck>>>,
     machines: Mutex<MachineCount>,
 }
@@ -134,12 +134,12 @@ impl Fleet {
         self.0.machines.lock().unwrap().up.remove(&attempt);
     }
 
-    /// Lets this audit check hear what the validator says about spot checks.
+    /// Lets this audit check receive what the validator sends about spot checks.
     pub(crate) fn set_audit_check(&self, audit_check: Arc<TestAuditCheck>) {
         *self.0.audit_check.lock().unwrap() = Some(audit_check);
     }
 
-    /// The proofs that the executors have signed, as executors tell them.
+    /// The proofs that the executors have signed, as executors report them.
     fn signed_proofs(&self) -> Vec<SessionProofs> {
         let endpoints = self.0.endpoints.lock().unwrap();
         let signers = endpoints.values().map(|endpoint| endpoint.proxy().signer());
@@ -405,7 +405,7 @@ impl Fleet {
         Upstream::new(EngineAddress::Address(address), &Limits::default(), &self.0.tasks)
     }
 
-    /// Ends the executor without a word.
+    /// Ends the executor without a message.
     fn burn(&self, job: JobId) {
         drop(self.0.endpoints.lock().unwrap().remove(&job));
     }

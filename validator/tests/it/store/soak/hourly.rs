@@ -16,7 +16,7 @@ const ROWS: &[&str] = &[
      VALUES ('list ' || $1, 0, 'salt', 'request', $2, $2)",
     "INSERT INTO written_prompts (model, prompt, written_at) VALUES ('tiny', 'prompt ' || $1, $2)",
     "INSERT INTO nonce_periods (period, block_hash, began_at) VALUES ($1, 'hash', $2)",
-    // Audits, and what validators and miners are told of them.
+    // Audits, and what is reported of them to validators and miners.
     "INSERT INTO audit_runs (run_id, coldkey, model, state, answers, scored, began_at, ended_at) \
      VALUES ('run ' || $1, 'coldkey', 'tiny', 'judged', 1, 1, $2, $2)",
     "INSERT INTO self_tests (test_id, model, state, answers, cheated, began_at, ended_at, evidence) \

@@ -28,7 +28,7 @@ const HOUR_BLOCKS: u64 = 300;
 
 /// The hours between two sweeps, each of which looks at every table. The bounds below have a day of room for them.
 const SWEEP_HOURS: u32 = 6;
-/// The least time for which receipts of others stay, whatever the settings say.
+/// The least time for which receipts of others stay, whatever the settings state.
 const GATHERED_DAYS: u32 = 3;
 /// The days on whose pages of receipts others may still read.
 const SERVED_DAYS: u64 = 2;

@@ -36,7 +36,7 @@ const LATER: fn() -> Timestamp = || Timestamp::from_secs(4_000_000_000);
 pub(crate) struct Miner {
     pub(crate) keypair: Keypair,
     pub(crate) server: TestServer,
-    /// The executors that take private images, as the miner tells it.
+    /// The executors that take private images, as the miner states it.
     pub(crate) private_images: Option<Manifest>,
 }
 
