@@ -108,7 +108,7 @@ pub enum Error {
     Bind(#[from] BindError),
     /// Its registry of persistent executors cannot be used.
     #[error("cannot use the registry of persistent executors")]
-    Standing(#[from] RegistryError),
+    Registry(#[from] RegistryError),
     /// Its key towards persistent executors is invalid.
     #[error("cannot use the miner's key towards its executors")]
     Tls(#[from] rustls::Error),
@@ -141,7 +141,7 @@ impl Coded for Error {
             Self::Pages(_)
             | Self::Pool(_)
             | Self::Ready(_)
-            | Self::Standing(_)
+            | Self::Registry(_)
             | Self::Tls(_)
             | Self::Certificate(_)
             | Self::OperatorToken(_)

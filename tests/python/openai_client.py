@@ -1,4 +1,4 @@
-"""Everything that OpenAI's own client can do at our door. Called with base URL, key and model; prints one JSON object."""
+"""Everything that OpenAI's own client can do through our facilitator. Called with base URL, key and model; prints one JSON object."""
 
 import asyncio
 import json

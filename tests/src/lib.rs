@@ -30,7 +30,7 @@ pub use image::{
 pub use muster_testbed::free_address;
 pub use parts::{Absences, Keys, Layout, Parts, Role, SpareMiner};
 pub use process::{Output, muster, run, run_with_input};
-pub use registry::{HeldRelay, PublishedImage, REGISTRY_PASSWORD, REGISTRY_USER, Registry, SlowDoor};
+pub use registry::{HeldRelay, PublishedImage, REGISTRY_PASSWORD, REGISTRY_USER, Registry, SlowRelay};
 pub use relay::{Relay, Weather};
 pub use section::section;
 pub use subnet::{RunningSubnet, program_from_env, python};

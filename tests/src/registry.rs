@@ -164,12 +164,12 @@ impl Drop for Registry {
 
 /// An address at which a registry is slow, until this value is dropped.
 #[derive(Debug)]
-pub struct SlowDoor {
+pub struct SlowRelay {
     address: SocketAddr,
     tasks: Tasks,
 }
 
-impl SlowDoor {
+impl SlowRelay {
     /// Passes connections on to `to`; all answers together come at `rate` bytes a second.
     ///
     /// # Errors
@@ -225,7 +225,7 @@ impl SlowDoor {
     }
 }
 
-impl Drop for SlowDoor {
+impl Drop for SlowRelay {
     fn drop(&mut self) {
         self.tasks.shutdown();
     }

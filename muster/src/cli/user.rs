@@ -43,7 +43,7 @@ const RUN_EXAMPLES: &str = "Examples:
   muster job run --spec job.toml
   muster job run IMAGE --input big.bin=https://host/big.bin --output out.bin='https://bucket/out.bin?X-Amz-Signature=…'
 
-Inputs lie under /volume. What is left in /output is delivered where --output says, small files in /artifacts come back inside
+Inputs lie under /volume. Files in /output are delivered where --output says, small files in /artifacts come back inside
 the result. There is no network in the container. Ctrl-C cancels the job.";
 
 /// The facilitator and the identity. Defaults: the subnet that `muster up` runs in this folder, then `muster login`.

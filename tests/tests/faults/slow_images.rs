@@ -12,7 +12,7 @@ use muster_process::{Clock as _, SystemClock};
 use muster_protocol::Timestamp;
 use muster_routing::AttemptMark;
 use muster_testbed::wait_for;
-use muster_tests::{BUSYBOX, Output, Registry, RunningSubnet, SlowDoor};
+use muster_tests::{BUSYBOX, Output, Registry, RunningSubnet, SlowRelay};
 use muster_validator::store::Store;
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -66,9 +66,9 @@ fn a_slow_registry_takes_its_time_and_a_tarpit_delays_and_marks_nobody() {
     let image = runtime.block_on(registry.publish(RATE * SLOW_SECS)).unwrap();
     let others_image = runtime.block_on(registry.publish(1 << 10)).unwrap();
     let slow = runtime
-        .block_on(SlowDoor::relay(registry.address(), RATE))
+        .block_on(SlowRelay::relay(registry.address(), RATE))
         .unwrap();
-    let tarpit = runtime.block_on(SlowDoor::tarpit()).unwrap();
+    let tarpit = runtime.block_on(SlowRelay::tarpit()).unwrap();
     let subnet = RunningSubnet::start_with(&["--miners", "3", "--executors", "1"]).unwrap();
     wait_long_for_registries(&subnet);
     let others_key = key_of_another_account(&subnet);
@@ -169,7 +169,7 @@ fn an_image_of_a_minute_arrives_at_the_first_try_and_runs() {
     let size = SLOWER_RATE * MINUTE_SECS;
     let published = runtime.block_on(registry.publish(size)).unwrap();
     let slow = runtime
-        .block_on(SlowDoor::relay(registry.address(), SLOWER_RATE))
+        .block_on(SlowRelay::relay(registry.address(), SLOWER_RATE))
         .unwrap();
     let subnet = RunningSubnet::start_with(&["--miners", "2", "--executors", "1"]).unwrap();
     let image = format!("{}/{}", slow.address(), published.place);

@@ -94,10 +94,10 @@ impl OwnJobs {
         (Self { deps, steps }, taken)
     }
 
-    /// Begins the job of a session. Its news follow after this has returned.
+    /// Begins the job of a session. Its first news may come before this returns.
     ///
     /// # Errors
-    /// The job cannot be stored; the reason as text for the log.
+    /// The job cannot be stored, or the validator is stopping; the reason as text for the log.
     pub async fn begin(&self, order: StreamingJobOrder) -> Result<(), String> {
         let parts = self.session_parts(&order);
         let request = sign_session_job(&order, parts, self.deps.clock.now());
@@ -107,7 +107,7 @@ impl OwnJobs {
     /// Runs a signed job, and returns once it is over.
     ///
     /// # Errors
-    /// The job cannot be stored; the reason as text for the log.
+    /// The job cannot be stored, or the validator is stopping; the reason as text for the log.
     pub async fn run(&self, request: UserJobRequest) -> Result<(), String> {
         let job = request.uuid;
         // A job without a session has no news but its end.
@@ -118,33 +118,33 @@ impl OwnJobs {
 
     /// Ends a job that has not ended yet, as called off.
     pub async fn end(&self, job: JobId, reason: &'static str) {
-        match self.deps.store.cancel(job, reason).await {
-            // A validator that stops takes no further step; the store has the cancellation.
-            Ok(true) => drop(self.steps.send(OwnJobStep::Cancel { job, reason }).await),
-            Ok(false) => {}
-            Err(error) => (self.deps.on_store_failure)(error),
+        // A validator that stops takes no further step; the store has the cancellation then.
+        let place = self.steps.reserve().await.ok();
+        match (self.deps.store.cancel(job, reason).await, place) {
+            (Ok(true), Some(place)) => place.send(OwnJobStep::Cancel { job, reason }),
+            (Ok(_), _) => {}
+            (Err(error), _) => (self.deps.on_store_failure)(error),
         }
     }
 
-    /// Stores and starts a signed job. Only `miner` may run it, if not `None`.
+    /// Stores and starts a signed job. Only `miner` may run it, if not `None`. The step has its place before the job is
+    /// stored, so that a caller who gives up while none is free leaves no stored job.
     async fn start(
         &self,
         request: UserJobRequest,
         miner: Option<MinerKey>,
         news: mpsc::Sender<JobNews>,
     ) -> Result<(), String> {
-        let since = self.deps.clock.now();
-        self.deps.registry.add(request.uuid, miner, news);
-        match self
-            .deps
-            .store
-            .admit_own(&request, &encode(&request), since)
-            .await
-        {
+        let Ok(place) = self.steps.reserve().await else {
+            return Err("the validator is stopping".to_owned());
+        };
+        let (deps, since) = (&self.deps, self.deps.clock.now());
+        match deps.store.admit_own(&request, &encode(&request), since).await {
             Ok(true) => {
+                deps.registry.add(request.uuid, miner, news);
                 let request = Box::new(request);
-                let handed_over = self.steps.send(OwnJobStep::Start { request, since }).await;
-                handed_over.map_err(|_| "the validator is stopping".to_owned())
+                place.send(OwnJobStep::Start { request, since });
+                Ok(())
             }
             Ok(false) => Err("its job has an id that was used before".to_owned()),
             Err(error) => {
@@ -264,6 +264,24 @@ mod tests {
         };
         assert_eq!((cancelled, reason), (job, "no longer needed"));
         assert!(steps.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_job_whose_step_has_no_place_is_not_stored() {
+        let test = sqlite(&MIGRATIONS).await.unwrap();
+        let store = Arc::new(Store::with_pool(test.pool.clone()).await.unwrap());
+        let (own_jobs, mut steps) = own_jobs(Arc::clone(&store));
+        let job = |number: usize| JobId::from_uuid(Uuid::from_u128(number as u128));
+        for number in 0..STEPS_WAITING {
+            own_jobs.begin(order(job(number), None)).await.unwrap();
+        }
+        let mut late = std::pin::pin!(own_jobs.begin(order(job(STEPS_WAITING), None)));
+        assert!(futures_util::poll!(&mut late).is_pending());
+        assert_eq!(store.open_own_jobs().await.unwrap().len(), STEPS_WAITING);
+        // A stop refuses the job before it is stored.
+        steps.close();
+        assert_eq!(late.await, Err("the validator is stopping".to_owned()));
+        assert_eq!(store.open_own_jobs().await.unwrap().len(), STEPS_WAITING);
     }
 
     #[tokio::test]

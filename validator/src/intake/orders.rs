@@ -57,5 +57,23 @@ pub(crate) async fn take_orders(
             FacilitatorOrder::Malformed { frame, error } => intake.refuse_malformed(&frame, &error).await?,
         }
     }
+    keep_reports(&checks, orders).await
+}
+
+/// Keeps the reports of cheating that still wait at a stop. A facilitator sends a report once; it sends jobs and
+/// cancellations again.
+async fn keep_reports(
+    checks: &CrossChecks,
+    mut orders: mpsc::Receiver<FacilitatorOrder>,
+) -> Result<(), StoreError> {
+    orders.close();
+    while let Some(order) = orders.recv().await {
+        match order {
+            FacilitatorOrder::CheatReport(report) => checks.take_report(&report).await?,
+            FacilitatorOrder::Job { .. }
+            | FacilitatorOrder::Cancel { .. }
+            | FacilitatorOrder::Malformed { .. } => {}
+        }
+    }
     Ok(())
 }

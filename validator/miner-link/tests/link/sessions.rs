@@ -60,7 +60,7 @@ impl Miner {
             .fallback(ring)
             .with_state(Bell(sender, tasks.clone(), muster))
             .into_make_service_with_connect_info::<SocketAddr>();
-        drop(tasks.spawn("door", async move { axum::serve(listener, service).await }));
+        drop(tasks.spawn("listener", async move { axum::serve(listener, service).await }));
         let key = MinerKey(Keypair::from_uri("//Miner").unwrap().hotkey());
         Self {
             key,
