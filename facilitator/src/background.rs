@@ -1,8 +1,8 @@
-//! Starts the facilitator's background work: loops that end when the process is told to stop.
+//! Starts the facilitator's background work: loops that end when the process is asked to stop.
 
 use muster_process::Tasks;
 
-/// Runs `work` under `name` until it ends or `tasks` is told to stop.
+/// Runs `work` under `name` until it ends or `tasks` is asked to stop.
 pub(crate) fn spawn_until_stopped(
     tasks: &Tasks,
     name: &'static str,

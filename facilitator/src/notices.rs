@@ -78,7 +78,7 @@ impl FromStr for Notice {
 // === impl Notifier ===
 
 impl Notifier {
-    /// A notifier of this process, and the queue of notices for the other facilitators if `shared` says that there
+    /// A notifier of this process, and the queue of notices for the other facilitators if `shared` states that there
     /// may be any.
     pub(crate) fn new(
         sessions: Arc<ValidatorSessions>,

@@ -20,7 +20,7 @@ pub(crate) struct ValidatorSelection {
 }
 
 impl ValidatorSelection {
-    /// Whether the validator is on the allowlist and was heard from recently, here or at another replica.
+    /// Whether the validator is on the allowlist and has sent a frame recently, here or at another replica.
     ///
     /// A validator that is restarting still counts; its job waits for it.
     ///

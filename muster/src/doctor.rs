@@ -261,7 +261,7 @@ async fn run_program(program: &str, args: &[&str]) -> std::result::Result<String
     }
 }
 
-/// Whether the system keeps the clock in step, where it says so.
+/// Whether the system keeps the clock in step, where it reports that.
 async fn synchronised() -> Option<bool> {
     let asked = run_program("timedatectl", &["show", "--property=NTPSynchronized", "--value"]).await;
     match asked.as_deref() {

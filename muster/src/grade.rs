@@ -59,7 +59,7 @@ pub(crate) struct Graded {
     block: u64,
     place: u64,
     pub(crate) miner: MinerKey,
-    /// None of a miner that did not say what it has.
+    /// None of a miner that did not state what it has.
     pub(crate) class: Option<ExecutorClass>,
     pub(crate) index: u64,
     pub(crate) judgement: Judgement,
@@ -580,7 +580,7 @@ fn probe(prover: &mut CpuProver) -> anyhow::Result<u64> {
 
 // The demonstration.
 
-/// Judges a batch again from its file, and says what came of it: how many are proven, and why each of the others is
+/// Judges a batch again from its file, and returns what came of it: how many are proven, and why each of the others is
 /// worth nothing.
 pub(crate) fn told(file: &BatchFile) -> anyhow::Result<(usize, Vec<String>)> {
     let replayed = replay(file, InstructionSet::best(), &muster_identity::verify)

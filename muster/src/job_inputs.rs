@@ -11,7 +11,7 @@ use zip::write::SimpleFileOptions;
 
 /// The most that travels inline; the request as a whole is bounded by the facilitator.
 pub(crate) const MAX_INLINE_BYTES: u64 = 8 * 1024 * 1024;
-/// More goes through the file store, where nothing says otherwise.
+/// More goes through the file store, where no option states otherwise.
 pub(crate) const USUAL_INLINE_BYTES: u64 = 1024 * 1024;
 /// A folder with more in it is packed better by hand.
 const MAX_ENTRIES: usize = 100_000;

@@ -18,7 +18,7 @@ use crate::drain;
 use crate::failure::{Failure, Result};
 use crate::role_config::{configure, read_config};
 
-/// How long a role may take to end its connections and writes after it was told to stop.
+/// How long a role may take to end its connections and writes after it was asked to stop.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// `muster facilitator`.

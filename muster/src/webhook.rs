@@ -1,4 +1,4 @@
-//! `muster webhook`: the URL that is told of the ends of an account's jobs, and the secret that signs the messages.
+//! `muster webhook`: the URL that is notified of the ends of an account's jobs, and the secret that signs the messages.
 
 use std::process::ExitCode;
 

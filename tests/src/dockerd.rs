@@ -86,7 +86,7 @@ impl Dockerd {
         // The machine's own configuration must not speak to this one; its storage is slow and works everywhere.
         let settings = serde_json::json!({ "live-restore": self.live_restore });
         std::fs::write(at("daemon.json"), settings.to_string())?;
-        // In a network of its own: an engine that is told to have no bridge removes the machine's. The shell becomes
+        // In a network of its own: an engine that is set to have no bridge removes the machine's. The shell becomes
         // dockerd, so that its process id is dockerd's.
         let daemon = Command::new("unshare")
             .args(["--net", "sh", "-c"])

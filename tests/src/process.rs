@@ -29,7 +29,7 @@ pub fn muster() -> Result<PathBuf> {
 }
 
 fn build() -> Result<PathBuf> {
-    // `cargo xtask test` has built it with everything else, and says where.
+    // `cargo xtask test` has built it with everything else, and names its path.
     if let Some(built) = std::env::var_os("MUSTER_TEST_BINARY") {
         return Ok(built.into());
     }

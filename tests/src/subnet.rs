@@ -28,7 +28,7 @@ impl RunningSubnet {
     /// Starts one on free ports.
     ///
     /// # Errors
-    /// It does not come up; the message has what `muster up` said.
+    /// It does not come up; the message has what `muster up` printed.
     pub fn start() -> Result<Self> {
         Self::start_with(&[])
     }
@@ -243,7 +243,7 @@ impl RunningSubnet {
         logs
     }
 
-    /// Stops it as an operator would, with one signal, and says how it ended.
+    /// Stops it as an operator would, with one signal, and returns how it ended.
     ///
     /// # Errors
     /// It does not stop in time.

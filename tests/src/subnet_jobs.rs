@@ -94,7 +94,7 @@ impl RunningSubnet {
         Ok((ended, attempts))
     }
 
-    /// Waits until a user who begins to listen now has been told of more and more lines of a job.
+    /// Waits until a user who begins to follow now has received more and more lines of a job.
     fn wait_for_lines(&self, id: &str) -> Result<()> {
         let heard = tempfile::NamedTempFile::new()?;
         let mut follow = self.command(&["job", "logs", id, "--follow"])?;

@@ -67,7 +67,7 @@ impl User {
     /// Submits a job.
     ///
     /// # Errors
-    /// It is refused, in the facilitator's words.
+    /// It is refused, with the facilitator's text.
     pub async fn submit(&self, job: &CreateJob, now: Timestamp) -> Result<JobId> {
         let timestamp_ns = now.micros().saturating_mul(1_000);
         let signature = self.key.sign(&job.signed_fields().digest(timestamp_ns));
@@ -151,7 +151,7 @@ impl User {
         made.key.context("the answer has no key")
     }
 
-    /// The job as the facilitator tells it.
+    /// The job as the facilitator reports it.
     ///
     /// # Errors
     /// The facilitator does not answer.

@@ -468,7 +468,7 @@ impl ContainerEngine {
     /// # Errors
     /// The engine failed.
     pub async fn usage(&self, name: &str) -> Result<Option<ContainerUsage>, EngineError> {
-        // One sample, without the pause after which the engine could tell a difference.
+        // One sample, without the pause after which the engine could report a difference.
         let options = StatsOptions {
             stream: false,
             one_shot: true,

@@ -16,7 +16,7 @@ use crate::image_settings::ImageSettings;
 use crate::images::{LeasedImage, lease_image};
 use crate::pull_error::PullError;
 
-/// The characters of the engine's words that are repeated to the user.
+/// The characters of the engine's text that are repeated to the user.
 const MAX_WORDS: usize = 300;
 
 /// Loads the image `id` from a user's archive, without the names in it, and leases it. The image then lives and is

@@ -147,7 +147,7 @@ impl AttemptStage {
         }
     }
 
-    /// How the executor gets the image if it is a private one, as the offer says.
+    /// How the executor gets the image if it is a private one, as the offer states.
     pub(super) fn private_image(&self) -> Option<OfferExtension> {
         let offer = match self {
             Self::AwaitingOffer => return None,

@@ -2,7 +2,7 @@
 //!
 //! One program, so that the support modules are compiled once. Without an engine each test fails.
 
-// `cfg(test)` tells clippy that helpers may unwrap, too.
+// `cfg(test)` informs clippy that helpers may unwrap, too.
 #[cfg(test)]
 mod checkpoints;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use muster_protocol::ExecutorClass;
 use muster_protocol::rest::ClassOffer;
 use muster_protocol::wire::muster::CapacityNotice;
 
-/// The offers of a notice, class by class, for an account that has so many jobs waiting for each class.
+/// The offers of a notice, class by class, for an account with the numbers of its waiting jobs by class.
 pub fn describe_capacity(
     notice: &CapacityNotice,
     waiting: &BTreeMap<ExecutorClass, usize>,

@@ -50,7 +50,7 @@ pub struct KeyIdError;
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKeySecret([u8; 32]);
 
-/// The beginning of every API key. It tells a key from a token, and lets scanners find leaked keys.
+/// The beginning of every API key. It distinguishes a key from a token, and lets scanners find leaked keys.
 const SECRET_PREFIX: &str = "msk_";
 
 // === impl Account ===

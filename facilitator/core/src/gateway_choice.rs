@@ -1,7 +1,7 @@
 //! The gateways that validators announce: what is kept of a notice, and the order in which gateways are asked. Pure.
 //!
 //! A permitted validator may announce anything, as often as it likes. So a notice is bounded and its address checked
-//! when it comes, and how often a validator is heard of says nothing about the order.
+//! when it comes, and how often a validator announces itself does not affect the order.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +54,7 @@ pub struct GatewayHealth {
 // === impl AnnouncedGateway ===
 
 impl AnnouncedGateway {
-    /// Reads a notice; `None` if it says that there is no gateway.
+    /// Reads a notice; `None` if it states that there is no gateway.
     ///
     /// # Errors
     /// The address is not a bare origin, or the rules do not permit it.

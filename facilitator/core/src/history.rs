@@ -105,7 +105,7 @@ impl JobHistory {
     /// status in between would allow a step back.
     ///
     /// # Errors
-    /// The reason, in words for the validator's operator.
+    /// The reason, as text for the validator's operator.
     pub fn check(&self, update: &JobStatusUpdate) -> Result<(), UpdateRejection> {
         if self.0.len() >= MAX_ENTRIES {
             return Err(UpdateRejection::TooMany);
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(seen.artifacts["/a/x"], "aGk=");
         assert_eq!(seen.upload_results["one"], "{}");
         assert_eq!(seen.image.unwrap().id.to_string(), id);
-        // An older validator tells the image in the result.
+        // An older validator reports the image in the result.
         let mut history = sent();
         let result = r#"{"miner_response":{"docker_process_stderr":"","docker_process_stdout":"",
             "image":{"name":"alpine","id":"ID","manifest":null}}}"#;

@@ -6,7 +6,7 @@ use crate::event_cursor::LogTextJoiner;
 
 /// Joins the pieces of a job's live output, oldest first, to its standard output and standard error.
 ///
-/// Pieces may be missing: a line in the text says how many bytes. Where an attempt on another miner began anew, only
+/// Pieces may be missing: a line in the text states how many bytes. Where an attempt on another miner began anew, only
 /// its own output is left.
 #[derive(Debug, Default)]
 pub struct LiveRemains {

@@ -13,7 +13,7 @@ const VISIT_LIFETIME: Duration = Duration::from_secs(3_600);
 /// A cookie by its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CookieKind {
-    /// Says who the browser is.
+    /// Identifies the browser's session.
     Session,
     /// Ties the form of the sign-in to the browser that it was made for.
     Visit,

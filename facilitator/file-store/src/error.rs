@@ -12,7 +12,7 @@ use crate::upload_plan::WriteRejection;
 /// The reason why a request about a file failed. Only the last two are the facilitator's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// There is no such file, or it is another account's. The answer does not tell which.
+    /// There is no such file, or it is another account's. The answer does not state which.
     #[error("there is no such file; it may have expired")]
     NotFound,
     /// The file is announced, but has no content yet.

@@ -55,7 +55,7 @@ pub(crate) struct SignedQuery {
     pub(crate) signature: String,
 }
 
-/// The reason why a URL permits nothing. The answer may tell which, because the signature reveals nothing about the
+/// The reason why a URL permits nothing. The answer may state which, because the signature reveals nothing about the
 /// file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlRejection {

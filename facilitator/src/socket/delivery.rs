@@ -54,7 +54,7 @@ impl ValidatorSession {
         Ok(())
     }
 
-    /// Tells a Muster validator to stop a job. ComputeHorde's validators know no such message, so they get none.
+    /// Asks a Muster validator to stop a job. ComputeHorde's validators know no such message, so they get none.
     pub(super) async fn send_cancel(&self, job: JobId) -> Result<(), SessionEnd> {
         if self.session.is_muster() {
             let cancel = CancelRequest::new(job, CANCELLED_BY_USER);

@@ -130,7 +130,7 @@ pub(super) enum GreetingVerdict {
     Rejected(Response, CloseCode),
 }
 
-/// Judges the first frame. `serves` tells which validators are served.
+/// Judges the first frame. `serves` returns whether a validator is served.
 ///
 /// The signature is static: a third party that has seen it can replay it, receive the validator's jobs and report on
 /// them. So it is only a claim. A Muster peer is challenged next; the rights of a ComputeHorde peer with a claim are

@@ -58,7 +58,7 @@ pub(super) struct ValidatorSession {
     heartbeat_pace: RateLimiter<()>,
     /// The newest gateway that came too early to be stored.
     early_gateway: Option<GatewayNotice>,
-    /// Running jobs that the validator has been told over this connection to stop.
+    /// Running jobs that the validator has been asked over this connection to stop.
     pub(super) stopping: BTreeSet<JobId>,
     pub(super) services: Arc<SessionServices>,
 }
@@ -347,7 +347,7 @@ impl ValidatorSession {
         Ok(self.services.gateways.announce(validator, notice).await?)
     }
 
-    /// Records what the validator's miners offer. Only a connection that holds the validator's jobs may tell it.
+    /// Records what the validator's miners offer. Only a connection that holds the validator's jobs may report it.
     async fn record_capacity(&mut self, notice: CapacityNotice) -> Result<(), SessionEnd> {
         let now = self.services.clock.now();
         let is_early = self
@@ -364,8 +364,8 @@ impl ValidatorSession {
         Ok(())
     }
 
-    /// Records what the validator knows of a miner. Only a connection that holds the validator's jobs may tell it, and
-    /// not too often.
+    /// Records what the validator knows of a miner. Only a connection that holds the validator's jobs may report it,
+    /// and not too often.
     async fn record_miner(&mut self, notice: MinerNotice) -> Result<(), SessionEnd> {
         let now = self.services.clock.now();
         if self.miner_pace.take((), now).is_err() || !self.still_holds_jobs().await? {
@@ -376,7 +376,7 @@ impl ValidatorSession {
         Ok(())
     }
 
-    /// Records what running a job again showed. Only a connection that holds the validator's jobs may tell it.
+    /// Records what running a job again showed. Only a connection that holds the validator's jobs may report it.
     async fn record_check(&mut self, check: JobCheck) -> Result<(), SessionEnd> {
         if self.still_holds_jobs().await? {
             let (store, now) = (&self.services.store, self.services.clock.now());
@@ -385,7 +385,7 @@ impl ValidatorSession {
         Ok(())
     }
 
-    /// Records a refund. Only a proven connection that holds the validator's jobs may tell it.
+    /// Records a refund. Only a proven connection that holds the validator's jobs may report it.
     async fn record_refund(&mut self, refund: RefundNotice) -> Result<(), SessionEnd> {
         if self.trust == Trust::Proven && self.still_holds_jobs().await? {
             let (store, now) = (&self.services.store, self.services.clock.now());

@@ -42,7 +42,7 @@ async fn show(signed_in: &SignedIn, page: u64, failed: Option<&ApiFailure>) -> R
     (status, Html(text)).into_response()
 }
 
-/// Announces a file for the script, and tells the path that takes its bytes.
+/// Announces a file for the script, and returns the path that takes its bytes.
 pub(super) async fn create(request: SignedFetch) -> Response {
     let SignedFetch { signed_in, body } = request;
     let response = signed_in

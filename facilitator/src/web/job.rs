@@ -34,7 +34,7 @@ async fn metrics_of(api: &SessionApi, id: JobId) -> Result<JobMetricsView, ApiFa
     api.get(&format!("/api/v1/jobs/{id}/metrics/")).await
 }
 
-/// The validator's finding by running the job again; `None` if it has told nothing.
+/// The validator's finding by running the job again; `None` if it has reported none.
 async fn check_of(api: &SessionApi, id: JobId) -> Result<Option<JobCheck>, ApiFailure> {
     let found = api.get(&format!("/api/v1/jobs/{id}/check/")).await.map(Some);
     let is_absent = |failure: &ApiFailure| failure.status == StatusCode::NOT_FOUND;

@@ -2,7 +2,7 @@
 //!
 //! A page asks the REST API of its own process, in the name of the browser's session ([`api`]). So rights, rates and
 //! ownership are decided at one place, and a page shows nothing that its account's API key could not read. `session`
-//! says who a browser is and which forms are its own; `muster-web-pages` makes the HTML.
+//! decides who a browser is and which forms are its own; `muster-web-pages` makes the HTML.
 
 mod account;
 mod api;

@@ -98,7 +98,7 @@ pub(super) fn safe_path(wanted: &str) -> &str {
     if is_ours { wanted } else { "/" }
 }
 
-/// Whether another site has caused the request. Browsers say so, and scripts cannot change it.
+/// Whether another site has caused the request. Browsers state it in a header that scripts cannot change.
 pub(super) fn is_from_elsewhere(headers: &HeaderMap) -> bool {
     let site = headers
         .get("sec-fetch-site")
@@ -118,7 +118,7 @@ impl SignedIn {
         }
     }
 
-    /// A page that tells what failed, with the status of the API.
+    /// A page that states what failed, with the status of the API.
     pub(super) fn failure(&self, failure: &ApiFailure) -> Response {
         let title = match failure.status {
             StatusCode::NOT_FOUND => "Not found",

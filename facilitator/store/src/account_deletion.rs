@@ -16,7 +16,7 @@ const DAY_MICROS: i64 = 86_400_000_000;
 pub enum AccountDeletion {
     /// The keys are revoked, the browsers are signed out, and the rows go.
     Begun,
-    /// So many jobs of the account have not ended.
+    /// This many jobs of the account have not ended.
     OpenJobs(u64),
     /// The account was deleted today already. Its limits of the day hold until midnight, UTC.
     DeletedToday,

@@ -12,7 +12,7 @@ use super::audit::{Actor, AuditAction, write_audit_entry};
 
 /// The most reports that one query returns.
 const MAX_REPORTS: i64 = 16;
-/// The reason in a finding that the validator has not told yet.
+/// The reason in a finding that the validator has not reported yet.
 const NOT_TOLD: &str = "the validator has not taken the report up yet";
 
 /// A report of an answer that its validator has not been sent.
@@ -80,7 +80,7 @@ impl Store {
         Ok(u64::try_from(many).unwrap_or_default())
     }
 
-    /// The finding about a session that the account has reported: `pending` until the validator has told one; `None`
+    /// The finding about a session that the account has reported: `pending` until the validator has sent one; `None`
     /// if the account has not reported it.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ impl Store {
         Ok(done.rows_affected() > 0 || is_reported)
     }
 
-    /// The finding of a job's validator by running it again; `None` if it has told nothing.
+    /// The finding of a job's validator by running it again; `None` if it has reported none.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -123,7 +123,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a validator may tell another refund. The rows are counted once for many notices: a conviction refunds
+    /// Whether a validator may report another refund. The rows are counted once for many notices: a conviction refunds
     /// thousands of answers at once. So the bound may be exceeded by [`RECOUNT`] for each process.
     async fn has_room_for_refund(&self, validator: &str) -> Result<bool, StoreError> {
         if let Some(left) = self.refunds_until_recount.lock().get_mut(validator)

@@ -18,7 +18,7 @@ pub(super) const KEPT: Duration = Duration::from_secs(24 * 3_600);
 /// The newest message of one validator about a miner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredMinerReport {
-    /// The validator that told it.
+    /// The validator that sent it.
     pub validator: ValidatorKey,
     /// When the message came.
     pub told_at: Timestamp,
@@ -64,7 +64,7 @@ impl Store {
     }
 
     /// The newest messages about a miner, by the validators' addresses. A text that only another version of this
-    /// program can read is left out: the validator tells it again.
+    /// program can read is left out: the validator sends it again.
     ///
     /// # Errors
     /// See [`StoreError`].

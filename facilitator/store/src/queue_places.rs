@@ -1,4 +1,4 @@
-//! The places of jobs that wait for an executor, as their validators last told them.
+//! The places of jobs that wait for an executor, as their validators last reported them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,7 @@ use super::Store;
 const MAX_WHY: usize = 500;
 
 /// The condition that a row of `queue_places` is about a job that waits still. A place is of the past once the job has
-/// ended, or once its validator has reported an attempt after it told the place.
+/// ended, or once its validator has reported an attempt after it reported the place.
 pub(super) const IS_WAITING: &str = "queue_places.waiting > 0 \
     AND EXISTS (SELECT 1 FROM jobs AS held WHERE held.uuid = queue_places.job AND held.ended_at = 0) \
     AND NOT EXISTS (SELECT 1 FROM statuses AS later WHERE later.job = queue_places.job \
@@ -24,14 +24,14 @@ pub(super) const IS_WAITING: &str = "queue_places.waiting > 0 \
 /// The place of a job that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredPlace {
-    /// The place as its validator told it.
+    /// The place as its validator reported it.
     pub told: QueueEvent,
     /// When the message came.
     pub told_at: Timestamp,
 }
 
 /// A row of `queue_places`: the job, the class, the jobs ahead and in all, the estimate in seconds or -1, the reason,
-/// and the time at which it was told.
+/// and the time at which it was reported.
 type QueuePlaceRow = (String, String, i64, i64, i64, String, i64);
 
 const COLUMNS: &str = "job, class, ahead, waiting, estimate_s, why, told_at";
@@ -62,7 +62,7 @@ impl StoredPlace {
 // === impl Store ===
 
 impl Store {
-    /// The last known place of a job; `None` if the job does not wait, or its validator has told no place.
+    /// The last known place of a job; `None` if the job does not wait, or its validator has reported no place.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -125,7 +125,7 @@ impl Store {
     }
 }
 
-/// Stores the place of a waiting job that was told at `told_at`, unless a newer one is stored.
+/// Stores the place of a waiting job that was reported at `told_at`, unless a newer one is stored.
 pub(super) async fn store_place(
     connection: &mut AnyConnection,
     place: &LiveQueuePlace,

@@ -183,7 +183,7 @@ impl RetentionCutoffs {
                 .before(self.now.minus(MINER_REPORTS_KEPT).micros()),
             AgedRows::oldest_first("audit", "id", "at").before(self.audit.micros()),
             AgedRows::new("model_usage", "account, day, model", "day").before(usage_day.min(today)),
-            // The day of a refund is the validator's word, so the time of its notice counts.
+            // The day of a refund is the validator's claim, so the time of its notice counts.
             AgedRows::new("refunds", "validator, response", "told_at").before(self.usage.micros()),
             AgedRows::new("answer_reports", "job, account", "reported_at").before(self.usage.micros()),
             AgedRows::new("quotas", "account", "day").before(today),

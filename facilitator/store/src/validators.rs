@@ -45,10 +45,10 @@ pub struct GatewayRecord {
     pub announced_at: Timestamp,
 }
 
-/// The offers of a validator's miners, as it told them.
+/// The offers of a validator's miners, as it reported them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnouncedCapacity {
-    /// The validator that told it.
+    /// The validator that reported them.
     pub validator: ValidatorKey,
     /// When the message came.
     pub told_at: Timestamp,
@@ -256,8 +256,8 @@ impl Store {
         Ok(())
     }
 
-    /// The offers of validators' miners that were told after `since`, by the validators' addresses. A text that only
-    /// another version of this program can read is left out: the validator tells it again.
+    /// The offers of validators' miners that were reported after `since`, by the validators' addresses. A text that
+    /// only another version of this program can read is left out: the validator sends it again.
     ///
     /// # Errors
     /// See [`StoreError`].

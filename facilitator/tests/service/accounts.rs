@@ -181,7 +181,7 @@ async fn a_key_makes_no_keys_unless_it_may_and_takes_them_along_when_it_goes() {
     let (_, usual) = make_key(&user, &json!({"name": "usual"})).await;
     assert_eq!(usual["rights"], json!(["jobs", "chat", "files", "read"]));
     let holder = user.with_token(usual["key"].as_str().unwrap());
-    // A stolen key can neither make another, nor revoke one, nor tell the thief of every job for ever.
+    // A stolen key can neither make another, nor revoke one, nor notify the thief of every job for ever.
     assert_eq!(make_key(&holder, &json!({"name": "mine"})).await.0, 403);
     let path = |key: &Value| format!("/api/v1/keys/{}/", key["id"].as_str().unwrap());
     let refused = holder.send(Method::DELETE, &path(&usual), None).await;

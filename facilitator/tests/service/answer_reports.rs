@@ -89,7 +89,7 @@ async fn a_reported_answer_reaches_its_validator_and_its_finding_the_account() {
     );
     validator.say(&notice(&url)).await;
     announced(&user).await;
-    // The gateway hears the pseudonym under which the account asks.
+    // The gateway receives the pseudonym under which the account asks.
     let ask = json!({"model": "org/tiny", "stream": true, "messages": []});
     let answer = user.send(Method::POST, "/v1/chat/completions", Some(&ask)).await;
     assert_eq!(answer.status(), 200);

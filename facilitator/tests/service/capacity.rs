@@ -1,4 +1,4 @@
-//! Users are told of waiting jobs and of the subnet's offers; ComputeHorde's clients are told what they always were.
+//! Users are notified of waiting jobs and of the subnet's offers; ComputeHorde's clients receive what they always have.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn submit(facilitator: &Facilitator, validator: &mut Validator, user: &Use
     job
 }
 
-/// Tells the place of a job, and waits until the facilitator shows it.
+/// Reports the place of a job, and waits until the facilitator shows it.
 async fn tell_place(validator: &mut Validator, user: &User, job: JobId, ahead: u64) {
     let place = json!({
         "message_type": "MusterJobQueued", "uuid": job, "class": "always_on.test", "ahead": ahead, "waiting": 12,
@@ -54,7 +54,7 @@ fn capacity(free: u64, waiting: u64) -> String {
     .to_string()
 }
 
-/// The offers once there are so many of them.
+/// The offers once there are `count` of them.
 async fn offers(user: &User, count: usize) -> Vec<Value> {
     until(async || {
         let (status, answer) = get(user, "/api/v1/subnet/").await;

@@ -121,7 +121,7 @@ async fn the_operators_list_chooses_the_gateway_and_not_the_last_heartbeat() {
     announce(&mut other, &first, &["tiny"]).await;
     announce(&mut validator, &second, &["tiny"]).await;
     for _ in 0..3 {
-        // The other validator was heard of last, and announces itself again and again.
+        // The other validator was the last to send, and announces itself again and again.
         announce(&mut validator, &second, &["tiny"]).await;
         let beat = muster_protocol::wire::facilitator::Heartbeat {};
         validator.say(&ToFacilitator::V0Heartbeat(beat)).await;

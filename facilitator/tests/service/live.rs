@@ -185,7 +185,7 @@ async fn a_watcher_sees_statuses_output_and_progress_and_resumes_where_it_left()
     let whole = Events::follow(&user, job, None).await.rest().await;
     assert_eq!(whole.len(), 3 + 1 + 3);
 
-    // A client that has seen the end is told not to reconnect.
+    // A client that has seen the end is asked not to reconnect.
     let path = format!("/api/v1/jobs/{job}/events/");
     let done = user
         .get(&path)

@@ -1,4 +1,4 @@
-//! Messages of validators about miners: bounded, told apart by validator, and only for those that take jobs.
+//! Messages of validators about miners: bounded, kept apart by validator, and only for those that take jobs.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ async fn show(user: &User) -> (u16, Value) {
     read_json(user.get(&path).send().await.unwrap()).await
 }
 
-/// The answer once the first result claims so many cores.
+/// The answer once the first result claims `cores` cores.
 async fn shown(user: &User, cores: u64) -> Value {
     until(async || {
         let (status, view) = show(user).await;

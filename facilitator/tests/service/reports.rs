@@ -191,7 +191,7 @@ async fn a_report_shows_what_running_the_job_again_showed() {
             }],
             at: Timestamp::from_secs(1_769_000_000),
         };
-        // Another validator's word about the job is not taken, nor word about a job that nobody knows.
+        // Another validator's report about the job is not taken, nor a report about a job that nobody knows.
         let mut other = Validator::connect(&stage.facilitator, "Other").await;
         other
             .say(&ToFacilitator::MusterJobCheck(Box::new(check(

@@ -220,7 +220,7 @@ async fn a_receiver_that_never_answers_well_is_given_up() {
     let receiver = Receiver::start().await;
     let url = receiver.url();
     draw_secret(&user, Some(&url)).await;
-    // The account's URL is told of a job that names none.
+    // The account's URL is notified of a job that names none.
     let gone = submit(&facilitator, &mut validator, &user, None).await;
     let job = submit(&facilitator, &mut validator, &user, None).await;
     validator.report(gone, JobStatus::Rejected).await.unwrap();

@@ -31,7 +31,7 @@ pub struct JobFindings<'a> {
     pub receipts: &'a [CheckedReceipt],
     /// The stages of its way with their depths.
     pub way: &'a [(usize, StageTime)],
-    /// The finding of its validator by running it again, if it has told anything.
+    /// The finding of its validator by running it again, if it has reported one.
     pub check: Option<&'a JobCheck>,
 }
 
@@ -122,7 +122,7 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool, receipts: &[CheckedRe
     }
 }
 
-/// The failure in words: what happened, where, and the party at fault.
+/// The failure as text: what happened, where, and the party at fault.
 fn failure(outcome: &Outcome) -> Markup {
     let (what, message, reason, context) = match outcome {
         Outcome::Completed(_) => return html! {},

@@ -1,4 +1,4 @@
-//! The metrics on the page of a job: the program's newest report in words, and a curve of each metric.
+//! The metrics on the page of a job: the program's newest report as text, and a curve of each metric.
 
 use maud::{Markup, html};
 use muster_curves::{Curve, describe_report, number};

@@ -1,5 +1,5 @@
 //! The route of a job on its page: the miners that were asked and why, how each attempt ended, and the miners that were
-//! not asked. The validator tells it with the job's end; an older validator tells only a part of it.
+//! not asked. The validator reports it with the job's end; an older validator reports only a part.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ struct ToldAttempt {
     end: String,
 }
 
-/// The section; nothing before the validator has told anything.
+/// The section; nothing before the validator has reported anything.
 pub(crate) fn section(view: &JobView, receipts: &[CheckedReceipt]) -> Markup {
     let told = told_route(view);
     if !told.is_empty() {
@@ -55,7 +55,7 @@ pub(crate) fn section(view: &JobView, receipts: &[CheckedReceipt]) -> Markup {
     }
 }
 
-/// The decisions that the validator told with the job's end.
+/// The decisions that the validator reported with the job's end.
 fn told_route(view: &JobView) -> &[RouteStep] {
     let last = view
         .status_history

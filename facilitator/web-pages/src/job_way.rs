@@ -13,7 +13,7 @@ const WIDTH: f64 = 1_000.0;
 /// The width of a stage that took no time.
 const LEAST_BAR: f64 = 8.0;
 
-/// The section. It is empty until the job's end has told the stages of other roles.
+/// The section. It is empty until the job's end has brought the stages of other roles.
 pub(crate) fn section(way: &[(usize, StageTime)], receipts: &[CheckedReceipt]) -> Markup {
     let is_told = way
         .iter()

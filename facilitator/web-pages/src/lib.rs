@@ -28,6 +28,6 @@ pub mod usage;
 
 pub use muster_page_layout::{assets, text};
 
-/// A part of a page: the answer of the API, or the reason in words why there is none. One part that fails does not take
+/// A part of a page: the answer of the API, or the reason as text why there is none. One part that fails does not take
 /// the others away.
 pub type PagePart<T> = Result<T, String>;

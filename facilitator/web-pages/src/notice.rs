@@ -1,4 +1,4 @@
-//! A page that only says something: an error, or that there is nothing at an address.
+//! A page with a message only: an error, or that there is nothing at an address.
 
 use maud::html;
 

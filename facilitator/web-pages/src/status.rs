@@ -1,4 +1,4 @@
-//! A job's status as a word and a shape. Colour only repeats what both say.
+//! A job's status as a word and a shape. Colour only repeats what both show.
 
 use maud::{Markup, html};
 use muster_protocol::JobStatus;
@@ -59,7 +59,7 @@ impl StatusKind {
     }
 }
 
-/// The status of a job as its last entry says.
+/// The status of a job as its last entry states it.
 pub fn of_job(view: &JobView) -> ShownStatus {
     let shown = |kind, word: &str| ShownStatus {
         kind,
@@ -105,7 +105,7 @@ pub const fn word_of(status: JobStatus) -> &'static str {
     }
 }
 
-/// Whether the job's user cancelled it: a failure whose context says so.
+/// Whether the job's user cancelled it: a failure whose context states it.
 fn is_cancelled(view: &JobView) -> bool {
     let Some(Outcome::Failed(details)) = failure_of(view) else {
         return false;
@@ -119,7 +119,7 @@ pub fn failure_of(view: &JobView) -> Option<Outcome> {
     Outcome::failure_in(view.status_history.last()?.metadata.as_ref()?)
 }
 
-/// The shape of a kind. Readers of screens hear the word beside it.
+/// The shape of a kind. Screen readers read the word beside it.
 pub fn shape(kind: StatusKind) -> Markup {
     html! {
         svg.shape viewBox="0 0 12 12" width="12" height="12" aria-hidden="true" focusable="false" {

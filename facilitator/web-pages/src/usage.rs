@@ -102,7 +102,7 @@ fn date(day: i64) -> String {
         .collect()
 }
 
-/// The tokens of each of the last days as bars; the table below says the same in numbers.
+/// The tokens of each of the last days as bars; the table below shows the same in numbers.
 fn chart(days: &[ModelDay], today: i64) -> Markup {
     let first = today.saturating_sub(DAYS - 1);
     let total = |day: i64| -> u64 {

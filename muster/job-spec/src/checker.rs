@@ -12,7 +12,7 @@ use crate::options::duration;
 pub struct SpecFault {
     /// The key, with its table before it; empty for the file as a whole.
     pub key: String,
-    /// The fault in words.
+    /// The fault as text.
     pub reason: String,
 }
 
@@ -203,7 +203,7 @@ impl Checker {
     }
 }
 
-/// The kind of a value, in words.
+/// The kind of a value, as text.
 pub(crate) const fn kind(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "a text",

@@ -1,7 +1,7 @@
 //! A job written down in a TOML file, for `muster job run --spec`.
 //!
 //! [`read`] checks the whole file and names every fault of it at once. It returns the options of `muster job
-//! run`, so that a file can say nothing that the command line cannot.
+//! run`, so that a file can state nothing that the command line cannot.
 
 mod checker;
 pub mod options;

@@ -1,7 +1,7 @@
 //! The programs that `up` needs beside itself: the local chain and those of the images.
 //!
 //! An installed `muster` has them beside itself. A `muster` in the target folder of its checkout has cargo build them
-//! (and finds them built the next time). Any other `muster` says where it looks.
+//! (and finds them built the next time). Any other `muster` reports where it looks.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The folder of a local subnet: where everything lies, and the file that says where everybody listens.
+//! The folder of a local subnet: where everything lies, and the file that names the addresses of all.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -96,7 +96,7 @@ impl Layout {
         self.data(&format!("{name}-operator.token"))
     }
 
-    /// The file by which a role says that it is up.
+    /// The file by which a role reports that it is up.
     pub fn ready(&self, role: &str) -> PathBuf {
         self.root.join("run").join(format!("{role}.ready"))
     }

@@ -22,7 +22,7 @@ use crate::state::Layout;
 
 /// A process that lived shorter than this died of its start.
 const QUICK: Duration = Duration::from_secs(10);
-/// So many quick deaths in a row are no accident.
+/// This many quick deaths in a row are no accident.
 const QUICK_DEATHS: u32 = 5;
 /// How long a process may take to stop before it is killed.
 const GRACE: Duration = Duration::from_secs(15);
@@ -40,7 +40,7 @@ pub struct Program {
     pub restart: bool,
 }
 
-/// Runs programs until it is told to stop.
+/// Runs programs until it is asked to stop.
 pub struct Supervisor {
     layout: Layout,
     tasks: Tasks,
@@ -103,7 +103,7 @@ impl Supervisor {
         found.ok_or_else(|| Failure::from(anyhow::anyhow!("{what} was there and is gone")))
     }
 
-    /// Waits until `done` says so, a program gives up, or the time is over.
+    /// Waits until `done` returns true, a program gives up, or the time is over.
     pub async fn wait_until<F: Future<Output = bool>>(
         &mut self,
         what: &str,
@@ -216,7 +216,7 @@ impl Keeper {
         Ok(child)
     }
 
-    /// Copies what a program says into its log, and to the terminal where that is wanted.
+    /// Copies what a program prints into its log, and to the terminal where that is wanted.
     fn drain(&self, output: impl AsyncRead + Unpin + Send + 'static) {
         let (name, echo) = (self.program.name.clone(), self.echo);
         let log = self.layout.log(&name);

@@ -27,7 +27,7 @@ pub struct UserJob {
     pub id: String,
     /// The image that it runs.
     pub image: String,
-    /// Its state in words.
+    /// Its state as text.
     pub state: String,
     /// Whether it has ended.
     pub ended: bool,
@@ -52,7 +52,7 @@ pub struct ClassOffer {
     pub free: u32,
     /// Jobs that wait.
     pub waiting: u64,
-    /// The time that a new job would wait, in words.
+    /// The time that a new job would wait, as text.
     pub wait: String,
 }
 

@@ -19,7 +19,7 @@ pub fn has_terminal() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// Paints what `source` says, read every `every`, until the user or a signal ends it.
+/// Paints what `source` reports, read every `every`, until the user or a signal ends it.
 ///
 /// # Errors
 /// The terminal cannot be painted on or read.

@@ -57,7 +57,7 @@ impl StatusSource {
     /// Reads everything that the screen shows.
     ///
     /// # Errors
-    /// The reason in words.
+    /// The reason as text.
     pub(crate) async fn read(&self, clock: &SharedClock) -> Result<Board, String> {
         match self {
             Self::User { client, account } => read_user(client, account, clock).await,

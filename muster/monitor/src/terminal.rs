@@ -92,7 +92,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // The hook has given it back and told the panic; to leave the screen twice would paint over those words.
+        // The hook has given it back and printed the panic; to leave the screen twice would paint over that text.
         if std::thread::panicking() {
             return;
         }

@@ -53,7 +53,7 @@ struct Runs {
 }
 
 impl ShownRun {
-    /// The state in words.
+    /// The state as text.
     fn describe(&self) -> String {
         match (self.state.as_str(), &self.verdict, &self.reason) {
             (_, Some(verdict), _) => verdict.clone(),

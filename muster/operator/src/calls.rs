@@ -40,7 +40,7 @@ pub enum OperatorToolError {
     Refused {
         /// The address that was asked.
         at: SocketAddr,
-        /// The validator's words.
+        /// The validator's text.
         said: String,
     },
     /// The answer has another shape.

@@ -1,4 +1,4 @@
-//! The wait for miners' offers, which a validator hears once its miners are connected.
+//! The wait for miners' offers, which a validator receives once its miners are connected.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,8 @@ struct ListedMiners {
     miners: Vec<MinerNotice>,
 }
 
-/// Waits until the miners of the validator at this address offer so many executors together, or until the time is over.
+/// Waits until the miners of the validator at this address offer `wanted` executors together, or until the time is
+/// over.
 ///
 /// # Errors
 /// The validator does not answer, or is of another version.

@@ -51,7 +51,7 @@ struct Listed {
 }
 
 impl ShownSelfTest {
-    /// The state in words.
+    /// The state as text.
     fn describe(&self) -> String {
         match (self.state.as_str(), self.verdict.as_deref(), &self.reason) {
             (_, Some("convicted"), _) => "passed: the planted cheat was convicted".to_owned(),

@@ -70,7 +70,7 @@ pub(crate) struct ShownSelfTest {
 }
 
 impl ShownVerdict {
-    /// How the verdict came to count, in words.
+    /// How the verdict came to count, as text.
     fn describe(&self) -> String {
         match self.origin.as_str() {
             "own" => "own".to_owned(),
@@ -84,7 +84,7 @@ impl ShownVerdict {
 }
 
 impl ShownOffer {
-    /// The state in words, with its reason.
+    /// The state as text, with its reason.
     fn describe(&self) -> String {
         let state = self.state.replace('_', " ");
         match &self.reason {
@@ -95,7 +95,7 @@ impl ShownOffer {
 }
 
 impl ShownSelfTest {
-    /// The worth of the test, in words.
+    /// The worth of the test, as text.
     fn describe(&self) -> String {
         let when = self.tested_at.as_deref().unwrap_or("-");
         let kind = self.kind.as_deref().unwrap_or("a cheat");

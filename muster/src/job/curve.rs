@@ -13,7 +13,7 @@ use crate::cli::user::JobCurve;
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::Result;
 
-/// The size of a curve in columns and lines, where the terminal does not tell its width.
+/// The size of a curve in columns and lines, where the terminal does not report its width.
 const SIZE: (u16, u16) = (80, 16);
 
 pub(super) async fn curve(args: JobCurve, clock: SharedClock) -> Result<ExitCode> {

@@ -251,7 +251,7 @@ fn name_of(path: &str) -> String {
     path.rsplit('/').next().unwrap_or(path).to_owned()
 }
 
-/// A facilitator of another make has no file store: say so instead of "not found".
+/// A facilitator of another make has no file store: report that instead of "not found".
 fn no_store(error: ClientError) -> Failure {
     if matches!(&error, ClientError::Refused { status, .. } if status.as_u16() == 404) {
         return Failure::new(

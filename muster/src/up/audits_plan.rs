@@ -26,7 +26,7 @@ const OWN_PROMPTS: u32 = 20;
 const OWN_TOKENS: u32 = 64;
 /// The answers of both miners together for which machines are provisioned.
 const GATHERED_ANSWERS: u32 = 40;
-/// One block in so many draws a batch of grading: a demonstration of a day sees none. A batch counts in the scores of
+/// One block in this many draws a batch of grading: a demonstration of a day sees none. A batch counts in the scores of
 /// the sixteen times as many blocks after it, so that the capacity that the operator's batch has proven is paid to the
 /// end, however long the audits take.
 pub(crate) const EVERY_BLOCKS: u64 = 100_000_000;

@@ -35,12 +35,12 @@ const CHAT: &str = "every answer carries a signature";
 const CHAT_TOKENS: u32 = 10;
 /// How many words are shown.
 const SHOWN_WORDS: usize = 5;
-/// One block in so many draws a batch, in the last part of the demo.
+/// One block in this many draws a batch, in the last part of the demo.
 const EVERY_BLOCKS: u64 = 4;
 /// The seconds that the transfers and the program of the demo job may take, many times what an idle machine needs.
 const TRANSFER_SECS: u64 = 120;
 const EXECUTION_SECS: u64 = 240;
-/// The time between two words about what is waited for.
+/// The time between two messages about what is waited for.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(200);
@@ -267,7 +267,7 @@ pub(crate) async fn run(
 }
 
 /// Every executor is challenged at one instant, one of them cheating if there are two. The validator gets no hint;
-/// what it says is judged again here from its evidence.
+/// what it reports is judged again here from its evidence.
 pub(super) async fn batch(diary: &mut DemoSteps, setup: &Setup<'_>, cheating: bool) -> Result<BatchReport> {
     let cheating = cheating && setup.all_executors() > 1;
     if cheating {

@@ -85,7 +85,7 @@ pub(super) async fn run(
     )
     .await
     .map_err(client_failure)?;
-    // If they do not come, the batch says who is missing.
+    // If they do not come, the batch names who is missing.
     let (wanted, until) = (setup.all_executors(), diary.deadline);
     let offers = wait_for_offers(subnet.validator_status, wanted, until, &clock).await;
     offers.map_err(|error| anyhow!("{error}"))?;

@@ -424,7 +424,7 @@ impl Setup<'_> {
         }
     }
 
-    /// The demo image, which repeats what it hears, and what the user brought.
+    /// The demo image, which repeats what it receives, and what the user brought.
     fn gateway(&self, facilitator: Option<String>) -> Value {
         let demo = json!({
             "model": DEMO_MODEL,
@@ -562,7 +562,7 @@ fn pages(address: Option<SocketAddr>) -> Value {
     }
 }
 
-/// Writes a configuration as TOML, with a head that says where it comes from.
+/// Writes a configuration as TOML, with a head that states where it comes from.
 pub(crate) fn write_toml(path: &Path, config: &Value) -> anyhow::Result<()> {
     let text = toml::to_string(config).context("a configuration that TOML cannot hold")?;
     let text = format!("# Written by `muster up`; the next `muster up` writes it again.\n{text}");

@@ -32,7 +32,7 @@ struct PrintedOutput {
 struct PrintedPiece {
     start: u64,
     end: u64,
-    /// When the facilitator took it in: one that is sent again says the same.
+    /// When the facilitator took it in: one that is sent again has the same time.
     at: Timestamp,
 }
 
@@ -238,7 +238,7 @@ impl LiveDisplay {
             LogPosition::Again => {}
             LogPosition::Next => self.put(beside, &log.text),
             LogPosition::Anew => {
-                // Each program is told of once, by the stream that it prints to first.
+                // Each program is reported once, by the stream that it prints to first.
                 if printed.programs > other.programs {
                     self.say(
                         "  the program was started again on another miner: the result has what it prints from here on",

@@ -217,7 +217,7 @@ pub fn short_place(queued: &QueuedJob, now: Timestamp) -> String {
     format!("{position} of {}{start}", queued.waiting)
 }
 
-/// A waiting time in words: `less than a minute`, `about 4 min`, `about 3 h`.
+/// A waiting time as text: `less than a minute`, `about 4 min`, `about 3 h`.
 pub fn wait(seconds: u64) -> String {
     match seconds {
         0..60 => "less than a minute".to_owned(),

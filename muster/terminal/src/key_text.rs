@@ -8,7 +8,7 @@ pub fn rights(key: &ApiKey) -> String {
     names.join(",")
 }
 
-/// The rights and the end of a key, in words; empty for a key of a facilitator that knows neither.
+/// The rights and the end of a key, as text; empty for a key of a facilitator that knows neither.
 pub fn bounds(key: &ApiKey) -> String {
     let rights = rights(key);
     match key.expires_at {

@@ -1,8 +1,8 @@
 //! Text for people at a terminal.
 //!
-//! [`mod@print`] writes lines and tables. [`failure`] is why a command ended badly, and how it is told. [`job_text`] is
-//! a job in words: its steps, its place in a queue, its failure and its receipts. [`job_display`] shows a job while it
-//! runs. [`miner_text`] is a miner's machines in words, and [`key_text`] the rights and the end of an API key.
+//! [`mod@print`] writes lines and tables. [`failure`] is why a command ended badly, and how it is shown. [`job_text`]
+//! is a job as text: its steps, its place in a queue, its failure and its receipts. [`job_display`] shows a job while
+//! it runs. [`miner_text`] is a miner's machines as text, and [`key_text`] the rights and the end of an API key.
 //! [`checkpoint_text`] are the checkpoints of a job, [`completion_text`] is what its program left and used,
 //! [`subnet_text`] are the offers of a subnet, and [`trace_text`] is the way of one job across the roles.
 

@@ -166,7 +166,7 @@ impl Parts {
         self.folder.path()
     }
 
-    /// A job for the validator that runs a script of the shell, for at most so many seconds.
+    /// A job for the validator that runs a script of the shell, for at most `execution_s` seconds.
     ///
     /// # Errors
     /// A job has other fields.

@@ -1,5 +1,5 @@
 //! The one patience of the tests. A condition that holds ends a wait at once, so a long patience costs nothing where a
-//! test passes, and a short one fails tests on a slow machine. A wait that goes on says every 30 s what it waits for.
+//! test passes, and a short one fails tests on a slow machine. A wait that goes on reports its condition every 30 s.
 
 use std::{
     pin::pin,
@@ -12,7 +12,7 @@ use std::{
 pub const PATIENCE_VARIABLE: &str = "MUSTER_TEST_PATIENCE";
 /// The patience where the variable is not set. A test may wait twice, and nextest stops it after 600 s.
 const DEFAULT: Duration = Duration::from_secs(240);
-/// The time between two words about what is waited for.
+/// The time between two messages about what is waited for.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
 /// The first and the longest pause between two looks. A look may start a program or ask a role, so looks that find
 /// nothing come less and less often. The pauses bound the looks; they decide nothing.

@@ -139,7 +139,8 @@ impl Subnet {
         match side {
             // The executor gave the job up before its miner did, so nothing runs twice at once.
             Side::Executors => assert_eq!(self.containers(first), "", "it was given up"),
-            // The miner and its executor have missed nothing: the program goes on, and ends while nobody can be told.
+            // The miner and its executor have missed nothing: the program goes on, and ends
+            // while nobody can be notified.
             Side::Validator => {
                 assert_eq!(self.containers(first).lines().count(), 1, "it goes on");
                 assert_eq!(release("", &first.to_string()).unwrap(), 1);
@@ -213,7 +214,7 @@ impl Subnet {
     }
 
     /// Has the validator run a job on each miner: it visits a miner that it has given up only with another job, and
-    /// then the miner tells what it owes.
+    /// then the miner reports what it owes.
     fn visit_both_miners(&self) {
         let job = self
             .parts

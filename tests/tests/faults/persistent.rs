@@ -160,7 +160,7 @@ fn a_standing_executor_runs_jobs_one_after_another_and_its_next_process_goes_on_
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let shell = runtime.block_on(shell_image("")).unwrap();
     let id = subnet.begin_held(shell, &[]).unwrap();
-    // Meanwhile the operator of the validator sees the load of the executor's machine, as the miner tells it.
+    // Meanwhile the operator of the validator sees the load of the executor's machine, as the miner reports it.
     wait_for("the load of the machine", || {
         let listed = subnet.validator_page("/v0/miners")?;
         let machine = &listed["miners"][0]["claims"]["machines"][0];
@@ -170,7 +170,7 @@ fn a_standing_executor_runs_jobs_one_after_another_and_its_next_process_goes_on_
     .unwrap();
     executor.signal(Signal::SIGKILL);
     executor.wait();
-    // Its next process takes the job over; told to stop, it leaves the job to the one after it.
+    // Its next process takes the job over; asked to stop, it leaves the job to the one after it.
     let mut executor = enrolled.start();
     wait_for("a job that is taken over", || {
         let log = std::fs::read_to_string(enrolled.log())?;

@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Says goodbye once the last receipt has both signatures.
+    /// Closes the connection once the last receipt has both signatures.
     pub(crate) fn leave_if_settled(&mut self, attempt: AttemptId) {
         let unsigned = self.validator.attempt(attempt).is_some_and(|tried| {
             tried

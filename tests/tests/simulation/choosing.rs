@@ -140,7 +140,7 @@ impl World {
         stored.is_some_and(|stored| stored.called_off) && !self.mutated(Mutation::ValidatorIgnoresCancel)
     }
 
-    /// Written down before anything follows from it. A job that is over is told again.
+    /// Written down before anything follows from it. A job that is over is reported again.
     pub(crate) fn take_cancel(&mut self, job: JobId) {
         let Some(stored) = self.validator.jobs.get_mut(&job) else {
             return;

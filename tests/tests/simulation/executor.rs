@@ -1,4 +1,4 @@
-//! A simulated executor: it says on the wire what a real one says, goes on without its miner for a while, and takes
+//! A simulated executor: it sends on the wire what a real one sends, goes on without its miner for a while, and takes
 //! over the job of a process that was killed.
 
 use std::collections::BTreeMap;
@@ -239,7 +239,7 @@ impl World {
         self.after(ORPHAN, Happening::Alarm(id, Alarm::EndLimit));
     }
 
-    /// Ends in order: its container and its folder go first, and the miner hears what it has sent.
+    /// Ends in order: its container and its folder go first, and the miner receives what it has sent.
     pub(crate) fn leave(&mut self, id: u64) {
         if self.mutated(Mutation::ExecutorNeverLeaves) {
             return;

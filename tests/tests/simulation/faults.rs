@@ -52,8 +52,8 @@ impl Fault {
         Self::ChainGone,
     ];
 
-    /// Whether every job must succeed although this happened to it: nobody who runs it was hurt, and what was said is
-    /// said again.
+    /// Whether every job must succeed although this happened to it: nobody who runs it was hurt, and what was sent is
+    /// sent again.
     pub(crate) fn is_survivable(self) -> bool {
         match self {
             Self::KillFacilitator
@@ -107,7 +107,7 @@ pub(crate) enum Mutation {
     ValidatorSpeaksFirst,
     /// A miner opens an empty book after a restart.
     MinerForgetsLeases,
-    /// A miner tells an end only once.
+    /// A miner reports an end only once.
     MinerTellsOnce,
     /// A facilitator answers before it has written down.
     FacilitatorAnswersFirst,

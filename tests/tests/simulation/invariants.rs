@@ -26,7 +26,7 @@ pub(crate) enum Invariant {
     OneEnd,
     /// The status shown to a user only moves forward.
     OnlyForward,
-    /// Nothing is said that is not written down.
+    /// Nothing is sent that is not written down.
     WrittenBeforeSaid,
     /// No miner has more leases at work than executors; a lease that fetches its image is not at work.
     WithinCapacity,
@@ -54,7 +54,7 @@ pub(crate) enum Invariant {
     OrphansEnd,
     /// Only the admitted connection speaks for a lease, and only a secret of the lease admits one.
     Fenced,
-    /// The end that a miner has told is never replaced.
+    /// The end that a miner has reported is never replaced.
     SameEnd,
     /// A result that an executor has is not lost with a connection or a process.
     WorkCounts,
@@ -121,7 +121,7 @@ pub(crate) struct Ledger {
     /// How many executors of each attempt were killed.
     pub(crate) killed: BTreeMap<AttemptId, u32>,
     pub(crate) reached: BTreeSet<Milestone>,
-    /// The end that a miner has told of each attempt.
+    /// The end that a miner has reported of each attempt.
     pub(crate) told: BTreeMap<AttemptId, MinerToValidator>,
     /// The connection that was admitted last to each lease.
     pub(crate) serving: BTreeMap<AttemptId, Line>,

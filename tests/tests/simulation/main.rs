@@ -6,7 +6,7 @@
 //! their jobs over.
 //!
 //! A schedule is its seed. `MUSTER_SIMULATION_SEED=123 cargo nextest run -p muster-tests -E 'binary(simulation)'`
-//! replays one and says what happened; `MUSTER_SIMULATION_SEEDS=100000` runs more of them.
+//! replays one and prints what happened; `MUSTER_SIMULATION_SEEDS=100000` runs more of them.
 
 #![expect(
     clippy::print_stderr,
@@ -124,7 +124,7 @@ fn schedule(seed: u64, mutation: Option<Mutation>) -> Outcome {
     world.run(start().plus(STORM));
     world.mend_everything();
     world.run(start().plus(STORM).plus(CALM));
-    // A validator that comes by hears what it missed: one more job, on each miner.
+    // A validator that comes by receives what it missed: one more job, on each miner.
     for number in 0..4 {
         let when = world.now.plus(Duration::from_secs(number * 120));
         world.at(when, Happening::Submit(job(1000 + number)));

@@ -56,7 +56,7 @@ pub(crate) struct Miner {
     pub(crate) processes: BTreeMap<AttemptId, u64>,
     /// Connections of executors that were not admitted yet, with whether they come back.
     pub(crate) dialling: BTreeMap<Line, (AttemptId, bool)>,
-    /// Restored leases whose executors have not said how far they are.
+    /// Restored leases whose executors have not reported how far they are.
     pub(crate) restored: BTreeSet<AttemptId>,
     /// When it looks at its deadlines next.
     wakes_at: Option<Timestamp>,
@@ -329,7 +329,7 @@ impl World {
             ExecutorToMiner::V0JobFinishedRequest(result) => ExecutorReport::Finished(Box::new(result)),
             ExecutorToMiner::V0HordeFailedRequest(failure) => ExecutorReport::HordeFailed(Box::new(failure)),
             ExecutorToMiner::MusterReattach(back) => return self.executor_returns(index, line, back),
-            // Simulated executors say nothing else.
+            // Simulated executors send nothing else.
             ExecutorToMiner::V0StreamingJobReadyRequest(_)
             | ExecutorToMiner::V0StreamingJobNotReadyRequest(_)
             | ExecutorToMiner::V0JobFailedRequest(_)
@@ -400,7 +400,7 @@ impl World {
             return;
         };
         let Some(book) = &miner.book else { return };
-        // A restored lease counts as one at work until its executor has said how far it is.
+        // A restored lease counts as one at work until its executor has reported how far it is.
         let attempts = book.open_attempts();
         let unknown = miner.restored.intersection(&attempts).count();
         let open = book.working_leases().saturating_sub(unknown);

@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// The end that a miner tells of an attempt stays the same.
+    /// The end that a miner reports of an attempt stays the same.
     fn told_once(&mut self, message: &MinerToValidator) {
         let ends = matches!(
             message,

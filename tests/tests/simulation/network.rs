@@ -84,7 +84,7 @@ impl World {
         self.at(when, what);
     }
 
-    /// Sends from one end of a connection; nothing is said if it does not get there.
+    /// Sends from one end of a connection; nothing is reported if it does not get there.
     pub(crate) fn send(&mut self, line: Line, from: usize, frame: Frame) {
         let to = 1 - from;
         let open = self
@@ -164,8 +164,8 @@ impl World {
         }
     }
 
-    /// One executor's connection breaks at the executor first. The miner's end stays open, and hears late what was sent
-    /// before.
+    /// One executor's connection breaks at the executor first. The miner's end stays open, and receives late what was
+    /// sent before.
     pub(crate) fn half_open(&mut self) {
         let live = self.lines.iter().filter(|(_, connection)| {
             matches!(connection.ends, [Node::Executor(_), Node::Miner(_)]) && connection.open == [true; 2]

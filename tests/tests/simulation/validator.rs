@@ -178,7 +178,7 @@ impl World {
         self.after(span, Happening::Dial(call, life));
     }
 
-    /// Takes a job up where the store says it is.
+    /// Takes a job up from its state in the store.
     pub(crate) fn drive(&mut self, job: JobId, resumed: bool) {
         let last = self
             .validator
@@ -428,7 +428,7 @@ impl World {
         self.look_later(attempt);
     }
 
-    /// The end of an attempt that is over for us: its miner has missed our last word.
+    /// The end of an attempt that is over for us: its miner has missed our last message.
     fn on_other(&mut self, attempt: AttemptId, other: AttemptId, event: &Event) {
         let is_end = matches!(
             event,

@@ -26,7 +26,7 @@ pub(crate) const LIMITS: QueueLimits = QueueLimits {
     jobs: 8,
     per_account: 5,
 };
-/// For how long a miner that said that it is busy is not asked.
+/// For how long a miner that reported that it is busy is not asked.
 pub(crate) const FULL: Duration = Duration::from_secs(10);
 /// How late a job may start after its time in the queue is over: a round looks for room before it ends jobs.
 const GRACE: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ pub(crate) struct WaitTerms {
 #[derive(Debug)]
 pub(crate) struct QueueMemory {
     pub(crate) lines: WaitingLines,
-    /// The miners that said that they are busy, and until when that counts.
+    /// The miners that reported that they are busy, and until when that counts.
     pub(crate) full: BTreeMap<usize, Timestamp>,
     /// When the process started.
     since: Option<Timestamp>,

@@ -415,7 +415,7 @@ fn a_contract_on_a_real_evm_is_read_and_slashed_and_its_outage_is_never_enough()
     }
     assert_refused(&rig.slash("One", "0.005", "more.json")?, "no EVM node answers");
 
-    // A validator that starts during the outage knows nothing, and says so.
+    // A validator that starts during the outage knows nothing, and reports that.
     rig.kill()?;
     rig.start(&right)?;
     wait_for("the failure", || {

@@ -91,7 +91,7 @@ pub(crate) fn a_job_that_fails_names_the_stage_and_the_party(subnet: &RunningSub
         "{details}"
     );
 
-    // A person is told the stage, the party and where to read on.
+    // A person is shown the stage, the party and where to read on.
     let told = subnet
         .muster(&["job", "show", job_of(&exited)["uuid"].as_str().unwrap()])
         .unwrap();
@@ -165,7 +165,7 @@ fn check_message((head, body): &(String, String), said: &str, id: &str) {
     );
 }
 
-/// A failed job's output and files are shown and fetched, its image is named, and its webhook is told.
+/// A failed job's output and files are shown and fetched, its image is named, and its webhook is notified.
 fn kept_results_of_a_failed_job(subnet: &RunningSubnet, image: &str) {
     let here = tempfile::tempdir().unwrap();
     // Another subnet on this engine may build the image anew meanwhile: the job ran the one before or the one after it.

@@ -68,7 +68,7 @@ pub(crate) fn killing_the_facilitator_in_the_middle_of_an_upload_loses_nothing_a
     let path = subnet.folder().join("big.bin");
     std::fs::write(&path, &content).unwrap();
 
-    // A first try that is killed in the middle, server side: what `HEAD` had said is still there.
+    // A first try that is killed in the middle, server side: what `HEAD` had reported is still there.
     let place = serde_json::json!({"name": "big.bin", "size": content.len(), "sha256": sha256(&path)});
     let file = announce(subnet, &place).unwrap();
     let url = file["upload_url"].as_str().unwrap();

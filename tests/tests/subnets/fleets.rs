@@ -105,7 +105,7 @@ impl Fleet {
         state["pools"][1].clone()
     }
 
-    /// Waits until the pool has so many places.
+    /// Waits until the pool has `count` places.
     fn wait_for_executors(&self, count: u64) {
         wait_for("the pool's places", || {
             anyhow::Ok((self.pool()["places"]["all"].as_u64() == Some(count)).then_some(()))

@@ -29,7 +29,7 @@ struct Role {
     migrations: &'static str,
     /// Tables whose rows another part of the role deletes, with the folder of the sources that do it.
     elsewhere: &'static [(&'static str, &'static str)],
-    /// Tables whose rows stay, with the reason as the page says it.
+    /// Tables whose rows stay, with the reason as the page states it.
     kept: &'static [(&'static str, &'static str)],
 }
 

@@ -199,7 +199,7 @@ pub(crate) fn curl_sees_the_words_one_by_one_and_the_proof_last_whichever_http_i
     };
     for (http, status) in [
         ("--http1.1", "HTTP/1.1 200"),
-        // Without a TLS handshake there is nobody to say that HTTP/2 is spoken: the client has to know it.
+        // Without a TLS handshake nothing negotiates that HTTP/2 is spoken: the client has to know it.
         ("--http2-prior-knowledge", "HTTP/2 200"),
     ] {
         let answer = ask(http);

@@ -215,7 +215,7 @@ pub(crate) fn a_jobs_way_is_shown_without_a_collector(subnet: &RunningSubnet) {
         .find(|stage| stage["role"] == "executor" && stage["stage"] == "run")
         .unwrap();
     assert!(run["took_us"].as_u64().is_some_and(|took| took > 0), "{run}");
-    // A job that failed tells its stages too, and the failure's own context does not show them twice.
+    // A job that failed reports its stages too, and the failure's own context does not show them twice.
     let failed = run_job(subnet, &["probe", "exit", "3"], "failed").unwrap();
     let view = subnet.job(&failed).unwrap();
     let last = view["status_history"].as_array().unwrap().last().unwrap();

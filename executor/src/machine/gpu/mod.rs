@@ -223,7 +223,7 @@ fn find_leftovers(before: &GpuReading, after: &GpuReading) -> Vec<GpuFault> {
     processes.into_iter().chain(memory).collect()
 }
 
-/// Whether an error says something about the GPU rather than about the program.
+/// Whether an error concerns the GPU rather than the program.
 fn is_hardware_error(xid: u64) -> bool {
     !PROGRAMS_XIDS.contains(&xid)
 }

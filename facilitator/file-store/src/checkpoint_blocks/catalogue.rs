@@ -263,7 +263,7 @@ impl BlockCatalogue {
         Ok(())
     }
 
-    /// The checkpoints of a job that were told last, and when.
+    /// The kept checkpoints of a job that its validator reported last, and when.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -325,7 +325,7 @@ impl BlockCatalogue {
     }
 
     /// Takes a block that was used last before `before` out of what the job has. Returns whether it was taken out: then
-    /// nobody is told that it is there, nobody writes it, and its object may go.
+    /// nobody is informed that it is there, nobody writes it, and its object may go.
     ///
     /// # Errors
     /// See [`StoreError`].

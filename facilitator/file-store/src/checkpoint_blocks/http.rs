@@ -86,7 +86,7 @@ async fn write(
     let Path((job, block)) = path.map_err(|_| BlockStoreError::NotFound)?;
     let block = read_digest(&block)?;
     let (job, owner) = permitted(&service, BlockAccess::Write, &job, signed).await?;
-    // Before the body is read: so many blocks are in memory at most.
+    // Before the body is read: the permits bound the blocks in memory.
     let Ok(_permit) = service.receiving.acquire().await else {
         return Err(BlockStoreError::Throttled(1));
     };

@@ -1,7 +1,7 @@
 //! The blocks of jobs' checkpoints in a facilitator's file store.
 //!
 //! Each job has blocks of its own, named by their SHA-256. An executor writes and reads them below a signed URL that
-//! ends with its job; the job's user reads them below another one. The validator tells which checkpoints are kept,
+//! ends with its job; the job's user reads them below another one. The validator reports which checkpoints are kept,
 //! and a sweep drops the blocks that none of them names.
 //!
 //! Reading order: [`block_grant`] (the permission of a URL, pure), [`catalogue`] (the tables), [`service`] (both with

@@ -183,7 +183,7 @@ impl CheckpointService {
         Ok(whole)
     }
 
-    /// Stores the list of a job's kept checkpoints, as its validator told it.
+    /// Stores the list of a job's kept checkpoints, as its validator reported it.
     ///
     /// # Errors
     /// The database fails.
@@ -193,7 +193,7 @@ impl CheckpointService {
         job: JobId,
         kept: &[KeptCheckpoint],
     ) -> Result<(), StoreError> {
-        // Three newest and the best; a validator that tells more is cut.
+        // Three newest and the best; the list of a validator that reports more is cut.
         let kept = kept.get(..16).unwrap_or(kept);
         self.catalogue
             .record_kept(validator, job, kept, self.clock.now())

@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 
 use crate::support::{MIB, MIGRATIONS, Store, noise};
 
-/// The server with a bucket, which tells the number of objects below a prefix.
+/// The server with a bucket, which reports the number of objects below a prefix.
 const SCRIPT: &str = include_str!("../../../../tests/python/s3_bucket.py");
 
 struct Bucket {

@@ -75,7 +75,7 @@ pub struct JobSubmission<'a> {
     pub idempotency: Option<&'a str>,
     /// The quotas of the account.
     pub quota: JobQuota,
-    /// The URL that is told of the job's end; the account's own if absent.
+    /// The URL that is notified of the job's end; the account's own if absent.
     pub webhook: Option<&'a str>,
 }
 

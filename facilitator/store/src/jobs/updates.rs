@@ -18,7 +18,7 @@ const MAX_RACES: usize = 16;
 pub enum CancellationOutcome {
     /// No validator had answered the job, and it has ended.
     Ended,
-    /// The validator must be told to stop the job.
+    /// The validator must be asked to stop the job.
     Requested,
     /// The job had ended before, with this status.
     TooLate(JobStatus),
@@ -94,7 +94,7 @@ impl Store {
     }
 
     /// Cancels a job. If no validator has answered it, it ends at once. Otherwise the cancellation is stored, and the
-    /// validator must be told.
+    /// validator must be asked to stop the job.
     ///
     /// # Errors
     /// The store failed. Whether the cancellation was stored is not known.

@@ -61,7 +61,7 @@ async fn one_facilitator_at_a_time_holds_a_validator() {
         );
         assert!(a.claim_validator(v, Trust::Proven, true, at(4)).await.unwrap());
         assert!(!b.claim_validator(v, Trust::Proven, false, at(5)).await.unwrap());
-        // A replica holds nothing after it has released, stopped recording that it is alive, or heard nothing for long.
+        // A replica holds nothing after it has released, stopped recording that it lives, or received nothing for long.
         a.release(v).await.unwrap();
         assert!(b.claim_validator(v, Trust::Proven, false, at(6)).await.unwrap());
         a.record_alive(at(20)).await.unwrap();

@@ -17,7 +17,7 @@ pub struct MachineFacts {
     pub chain: Option<RemoteFacts>,
     /// The facilitator, if one is known.
     pub facilitator: Option<RemoteFacts>,
-    /// The identity of the user's commands in words, or the reason for its absence.
+    /// The identity of the user's commands as text, or the reason for its absence.
     pub login: LoginFacts,
     /// The NVIDIA cards.
     pub gpu: GpuFacts,
@@ -38,11 +38,11 @@ pub struct MinerFacts {
     pub registered: Option<bool>,
     /// The address that the configuration announces.
     pub address: String,
-    /// The address that the chain tells validators.
+    /// The address that validators read from the chain.
     pub chain_address: Option<String>,
     /// The digest of the certificate in the configured file; absent without TLS, and before the first start.
     pub certificate: Option<String>,
-    /// The digest that the chain tells validators.
+    /// The digest that validators read from the chain.
     pub chain_certificate: Option<String>,
     /// The reason for which nobody, or another certificate, answers at the address; absent if the miner answers there.
     pub unanswered: Option<String>,
@@ -103,7 +103,7 @@ pub struct PortFacts {
 /// The state of the machine's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockFacts {
-    /// Whether the system keeps it in step with others; absent if it does not say.
+    /// Whether the system keeps it in step with others; absent if it does not report that.
     pub synchronised: Option<bool>,
     /// Seconds by which it is ahead of the facilitator's, give or take one; absent if that was not asked.
     pub ahead_s: Option<i64>,
@@ -134,9 +134,9 @@ pub struct LoginFacts {
 pub struct GpuFacts {
     /// The kernel has a device of NVIDIA's driver.
     pub device: bool,
-    /// One line each, as the driver's own tool says it.
+    /// One line each, as the driver's own tool prints it.
     pub found: Vec<String>,
-    /// Why it says nothing.
+    /// Why it prints nothing.
     pub error: Option<String>,
     /// The version of NVIDIA's container toolkit, by which containers get them.
     pub toolkit: Option<String>,

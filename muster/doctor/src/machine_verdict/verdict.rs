@@ -41,7 +41,7 @@ pub struct Verdict {
     pub check: &'static str,
     /// How it is.
     pub state: Severity,
-    /// The finding in words.
+    /// The finding as text.
     pub says: String,
     /// The advice; empty where nothing needs doing.
     pub advice: String,

@@ -1,4 +1,4 @@
-//! The status as tables: what each panel lists, and what the head of the screen says.
+//! The status as tables: what each panel lists, and what the head of the screen shows.
 
 mod miner;
 mod panel;

@@ -1,4 +1,4 @@
-//! `muster miner audits` and `muster miner appeal`: what validators say about a miner's streamed answers, whether the
+//! `muster miner audits` and `muster miner appeal`: what validators state about a miner's streamed answers, whether the
 //! miner's own replay agrees, and what to do about it.
 
 use std::fmt::Write as _;

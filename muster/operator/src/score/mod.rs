@@ -68,7 +68,7 @@ pub enum ScoreToolError {
     /// The miner keeps no such bundle.
     #[error("this miner keeps no bundle with that digest: `muster miner audits` lists what it knows")]
     NoBundle,
-    /// There is no appeal; the reason in words.
+    /// There is no appeal; the reason as text.
     #[error("{0}")]
     Appeal(String),
     /// The miner's wallet cannot be used.

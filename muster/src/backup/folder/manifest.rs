@@ -1,4 +1,4 @@
-//! The manifest of a backup lists its files, so that a restore can tell a whole backup from a part of one.
+//! The manifest of a backup lists its files, so that a restore can distinguish a whole backup from a part of one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! A backup as a folder: copies of files that come and go meanwhile, and a manifest by which a restoration tells a
-//! whole backup from a part of one.
+//! A backup as a folder: copies of files that come and go meanwhile, and a manifest by which a restoration
+//! distinguishes a whole backup from a part of one.
 //!
 //! ```text
 //! backup.json          role, time, and the size and SHA-256 of every file; written last

@@ -45,7 +45,7 @@ pub struct SlurmCluster {
 }
 
 impl SlurmCluster {
-    /// Starts a cluster of so many nodes, `node0` and up, and waits until all are idle.
+    /// Starts a cluster of `nodes` nodes, `node0` and up, and waits until all are idle.
     ///
     /// # Errors
     /// A program of Slurm or munge is missing, a daemon ended, or the nodes are not idle within the patience; with the

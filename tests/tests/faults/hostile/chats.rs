@@ -21,7 +21,7 @@ const TOKENS: i64 = 450;
 /// The output that each chat asks for.
 const OUTPUT: u64 = 100;
 
-/// A gateway that answers nothing before it is told to.
+/// A gateway that answers nothing before the test releases it.
 struct HeldGateway {
     url: String,
     heard: Arc<AtomicUsize>,

@@ -105,7 +105,7 @@ fn one_address_cannot_take_all_connections_of_a_listener() {
     }
 }
 
-/// Opens a websocket and says nothing on it.
+/// Opens a websocket and sends nothing on it.
 fn open_websocket(source: [u8; 4], address: SocketAddr, path: &str) -> Result<TcpStream> {
     let mut stream = connect_from(source, address)?;
     let head = format!(

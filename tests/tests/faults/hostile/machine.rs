@@ -34,7 +34,7 @@ struct Ran {
     code: Option<i32>,
     /// The output of the job's program.
     printed: String,
-    /// The last status as the facilitator tells it, which repeats no argument of the job.
+    /// The last status as the facilitator reports it, which repeats no argument of the job.
     end: String,
 }
 

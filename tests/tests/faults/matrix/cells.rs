@@ -132,7 +132,7 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
     const LOST: &[JobStatus] = &[JobStatus::HordeFailed];
     const EITHER: &[JobStatus] = &[JobStatus::Completed, JobStatus::HordeFailed];
     match (strike, at) {
-        // Nobody who runs the job is hurt, and everything else is said again.
+        // Nobody who runs the job is hurt, and everything else is sent again.
         (
             Strike::Kill(Party::Facilitator | Party::Validator)
             | Strike::Socket(Wire::Cut | Wire::Duplicated | Wire::Delayed)
@@ -157,7 +157,7 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
             | Hold::OutputHeld
             | Hold::Over,
         ) => WELL,
-        // The session's key is gone with its process, and the user has been told the address.
+        // The session's key is gone with its process, and the user has received the address.
         (Strike::Kill(Party::Executor), Hold::Serving) => LOST,
         // The engine is there again when the job goes on. A container that it had is lost, which is never the user's
         // fault.

@@ -512,7 +512,7 @@ impl Column {
                 })
                 .unwrap();
             }
-            // A program that is at work is told by its mark.
+            // A program that is at work is recognised by its mark.
             Hold::ProgramBusy => {}
             Hold::MinerStopped | Hold::InputHeld | Hold::Serving | Hold::Over => {}
         }

@@ -155,7 +155,7 @@ async fn pass(State(gate): State<BlockGate>, request: Request) -> Response {
         asked = asked.header("content-type", kind);
     }
     let answered = Response::builder();
-    // While the facilitator is away its proxy says so.
+    // While the facilitator is away its proxy reports that.
     let answer = match asked.send().await {
         Ok(answer) => answered
             .status(answer.status())

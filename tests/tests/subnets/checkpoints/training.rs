@@ -35,7 +35,7 @@ enum Loss {
     BeforeTheFirst,
     /// The program has begun to write something new into its folder.
     InMidWrite,
-    /// The job keeps so many checkpoints more than at the last loss.
+    /// The job keeps this many checkpoints more than at the last loss.
     AfterKept(u32),
 }
 
@@ -267,7 +267,7 @@ fn assert_one_curve(training: &Training, steps: u64) {
         saved.to_str().unwrap(),
     ]);
     assert_eq!(saved.join(&newest.name).metadata().unwrap().len(), newest.bytes);
-    // Every loss that was told is the loss of that step in the undisturbed run.
+    // Every loss that was reported is the loss of that step in the undisturbed run.
     let expected: BTreeMap<u64, f64> = undisturbed.lines().filter_map(step_and_loss).collect();
     let metrics: JobMetricsView = subnet.runtime.block_on(subnet.user.metrics(subnet.job)).unwrap();
     let series = metrics

@@ -1,4 +1,4 @@
-//! The cluster that `cargo xtask fleets` started, by the variables that say where it is.
+//! The cluster that `cargo xtask fleets` started, by the variables that state where it is.
 
 use std::process::Command;
 

@@ -35,7 +35,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Starts one with one miner, whose jobs go on for so many seconds without a connection between executor and miner.
+    /// Starts one with one miner, whose jobs go on for `outage_s` s without a connection between executor and miner.
     pub(crate) fn start(outage_s: u32) -> Self {
         Self::start_with(&["miner"], outage_s)
     }
@@ -214,7 +214,7 @@ impl Fleet {
         self.subnet.restart(role).unwrap();
     }
 
-    /// Waits until each miner's pool has so many places.
+    /// Waits until each miner's pool has `count` places.
     pub(crate) fn wait_for_places(&self, count: u64) {
         let mut last = Value::Null;
         let seen = wait_for("the pools' places", || {

@@ -1,5 +1,5 @@
 //! A Docker engine that lies: it passes everything on to the real one, and swaps a text in every request for another of
-//! the same length. An executor on it runs another program than the one that it was given, and tells its output.
+//! the same length. An executor on it runs another program than the one that it was given, and reports its output.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

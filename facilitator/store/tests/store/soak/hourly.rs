@@ -18,7 +18,7 @@ const ROWS: &[&str] = &[
      SELECT uuid, 'download', $1, $2 FROM jobs ORDER BY rowid DESC LIMIT 1",
     "INSERT INTO queue_places (job, class, ahead, waiting, estimate_s, why, told_at) \
      SELECT uuid, 'always_on.test', $1, 0, -1, '', $2 FROM jobs ORDER BY rowid DESC LIMIT 1",
-    // Chats, and what validators say about them.
+    // Chats, and what validators report about them.
     "INSERT INTO answer_reports (job, account, validator, report, reported_at, delivered_at) \
      VALUES ('session ' || $1, 'User', 'Validator', '', $2, $2)",
     "INSERT INTO refunds (validator, response, client, model, day, input_tokens, output_tokens, bundle, told_at) \
