@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use muster_cross_checks::CrossChecks;
 use muster_facilitator_link::FacilitatorOrder;
+use muster_protocol::wire::facilitator::CheatReport;
 use muster_store::StoreError;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -57,23 +58,61 @@ pub(crate) async fn take_orders(
             FacilitatorOrder::Malformed { frame, error } => intake.refuse_malformed(&frame, &error).await?,
         }
     }
-    keep_reports(&checks, orders).await
-}
-
-/// Keeps the reports of cheating that still wait at a stop. A facilitator sends a report once; it sends jobs and
-/// cancellations again.
-async fn keep_reports(
-    checks: &CrossChecks,
-    mut orders: mpsc::Receiver<FacilitatorOrder>,
-) -> Result<(), StoreError> {
-    orders.close();
-    while let Some(order) = orders.recv().await {
-        match order {
-            FacilitatorOrder::CheatReport(report) => checks.take_report(&report).await?,
-            FacilitatorOrder::Job { .. }
-            | FacilitatorOrder::Cancel { .. }
-            | FacilitatorOrder::Malformed { .. } => {}
-        }
+    for report in waiting_reports(orders) {
+        checks.take_report(&report).await?;
     }
     Ok(())
+}
+
+/// Takes no further orders, and returns the reports of cheating among those that wait. A facilitator sends a report
+/// once; it sends jobs and cancellations again.
+fn waiting_reports(mut orders: mpsc::Receiver<FacilitatorOrder>) -> Vec<CheatReport> {
+    orders.close();
+    let waiting = std::iter::from_fn(|| orders.try_recv().ok());
+    let report = |order| match order {
+        FacilitatorOrder::CheatReport(report) => Some(*report),
+        FacilitatorOrder::Job { .. }
+        | FacilitatorOrder::Cancel { .. }
+        | FacilitatorOrder::Malformed { .. } => None,
+    };
+    waiting.filter_map(report).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::wire::decode;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn reports_that_wait_at_a_stop_are_kept_and_no_order_comes_after_them() {
+        let (orders, waiting) = mpsc::channel(4);
+        let malformed = || {
+            let error = decode::<Value>("{").unwrap_err();
+            FacilitatorOrder::Malformed {
+                frame: "{".to_owned(),
+                error,
+            }
+        };
+        let report: CheatReport = serde_json::from_value(json!({
+            "signature": {
+                "signature_type": "bittensor",
+                "signatory": "5GirWmtpZfdXQiohXLcecUCnoVkwR7RXEaNnikKW3a926C2v",
+                "timestamp_ns": 1,
+                "signature": "A".repeat(86) + "==",
+                "signature_scope": "FullRequest",
+            },
+            "job_uuid": "11111111-2222-4333-8444-555555555555",
+            "trusted_job_uuid": "11111111-2222-4333-8444-555555555556",
+        }))
+        .unwrap();
+        orders.try_send(malformed()).ok().unwrap();
+        orders
+            .try_send(FacilitatorOrder::CheatReport(Box::new(report.clone())))
+            .ok()
+            .unwrap();
+        assert_eq!(waiting_reports(waiting), [report]);
+        assert!(orders.try_send(malformed()).is_err());
+    }
 }
