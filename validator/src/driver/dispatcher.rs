@@ -13,10 +13,15 @@ use muster_routing::Route;
 use muster_routing::availability::LaterReasons;
 use muster_store::StoreError;
 
+use super::assignment::MinerChooser;
 use super::executor_need::ExecutorNeed;
 use super::job_driver::{BeginningAttempt, DrivenJob, JobDriver, WaitTime};
+use super::miner_channels::MinerChannels;
 use super::miner_pool::MinerPool;
 use super::queue::QueueKeeper;
+use super::running_jobs::RunningJobs;
+use super::waiting_jobs::WaitingJobs;
+use crate::state::ValidatorState;
 use crate::store::StoredJob;
 
 /// The earliest of some times.
@@ -36,6 +41,11 @@ enum JobStart {
 /// Starts the drivers of waiting jobs.
 #[derive(Debug)]
 pub(super) struct QueueDispatcher {
+    pub(super) state: Arc<ValidatorState>,
+    pub(super) waiting: Arc<WaitingJobs>,
+    pub(super) chooser: Arc<MinerChooser>,
+    pub(super) channels: Arc<MinerChannels>,
+    pub(super) running: Arc<RunningJobs>,
     pub(super) queue: Arc<QueueKeeper>,
     pub(super) driver: Arc<JobDriver>,
 }
@@ -43,8 +53,8 @@ pub(super) struct QueueDispatcher {
 impl QueueDispatcher {
     /// Starts waiting jobs until the validator stops.
     pub(super) async fn run(self) -> Result<(), StoreError> {
-        let stop = self.queue.state.tasks.token();
-        let mut blocks = self.queue.state.subnet.head_changes();
+        let stop = self.state.tasks.token();
+        let mut blocks = self.state.subnet.head_changes();
         let mut resumed = self.driver.resumed.subscribe();
         let all_resumed = async { resumed.wait_for(|all| *all).await.is_ok() };
         tokio::select! {
@@ -57,11 +67,11 @@ impl QueueDispatcher {
                 () = stop.cancelled() => return Ok(()),
                 again = self.dispatch_round() => again?,
             };
-            let due = OptionFuture::from(again.map(|at| self.queue.state.clock.sleep_until(at)));
+            let due = OptionFuture::from(again.map(|at| self.state.clock.sleep_until(at)));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                () = self.queue.waiting.wake.notified() => {}
+                () = self.waiting.wake.notified() => {}
                 // A miner may have come with the block. The sender lives as long as the state, so the channel is open.
                 _ = blocks.changed() => {}
                 Some(()) = due => {}
@@ -72,26 +82,26 @@ impl QueueDispatcher {
     /// Starts every waiting job for which there is room, and closes those that had waited too long before it looked for
     /// room. Returns when to look again even if nothing happens.
     async fn dispatch_round(&self) -> Result<Option<Timestamp>, StoreError> {
-        let now = self.queue.state.clock.now();
-        let lines = self.queue.waiting.lock().queue.lines();
+        let now = self.state.clock.now();
+        let lines = self.waiting.lock().queue.lines();
         if lines.is_empty() {
             return Ok(None);
         }
         let Some(metagraph) = self.metagraph_for_waiting().await else {
             self.queue.end_without_chain().await?;
-            self.queue.end_expired(self.queue.state.clock.now()).await?;
+            self.queue.end_expired(self.state.clock.now()).await?;
             return Ok(self.queue.chain_deadline());
         };
         let mut again = None;
         for line in lines {
-            let waited = self.queue.waiting.lock().queue.waiting_for(line);
+            let waited = self.waiting.lock().queue.waiting_for(line);
             again = earliest([again, self.dispatch_line(line, Arc::clone(&metagraph)).await?]);
-            if self.queue.waiting.lock().queue.waiting_for(line) < waited {
+            if self.waiting.lock().queue.waiting_for(line) < waited {
                 self.queue.send_head_places(line);
             }
         }
         self.queue.end_expired(now).await?;
-        Ok(earliest([again, self.queue.waiting.lock().queue.next_deadline()]))
+        Ok(earliest([again, self.waiting.lock().queue.next_deadline()]))
     }
 
     /// The metagraph to route by; `None` if the chain has not answered by the time at which a job has waited too long.
@@ -99,11 +109,11 @@ impl QueueDispatcher {
         let due = OptionFuture::from(
             self.queue
                 .chain_deadline()
-                .map(|at| self.queue.state.clock.sleep_until(at)),
+                .map(|at| self.state.clock.sleep_until(at)),
         );
         tokio::select! {
             biased;
-            metagraph = self.queue.state.subnet.metagraph() => Some(metagraph),
+            metagraph = self.state.subnet.metagraph() => Some(metagraph),
             Some(()) = due => None,
         }
     }
@@ -115,19 +125,12 @@ impl QueueDispatcher {
         mut metagraph: Arc<Metagraph>,
     ) -> Result<Option<Timestamp>, StoreError> {
         loop {
-            if self.queue.waiting.lock().queue.waiting_for(line) == 0 {
+            if self.waiting.lock().queue.waiting_for(line) == 0 {
                 return Ok(None);
             }
-            let found = self
-                .queue
-                .chooser
-                .route_need(ExecutorNeed::of_line(line), &metagraph);
+            let found = self.chooser.route_need(ExecutorNeed::of_line(line), &metagraph);
             let private = self.route_private_images(line, &metagraph);
-            let step = self
-                .queue
-                .waiting
-                .lock()
-                .next_step(line, &found, private.as_ref());
+            let step = self.waiting.lock().next_step(line, &found, private.as_ref());
             match step {
                 LineStep::Start(job) => {
                     if self.start(job, &found, &metagraph).await? == JobStart::Unexplained {
@@ -144,7 +147,7 @@ impl QueueDispatcher {
                 }
                 LineStep::Refuse => {
                     // A miner may have announced itself since the metagraph was read.
-                    if let Some(newer) = self.queue.state.subnet.read_newer_than(&metagraph).await {
+                    if let Some(newer) = self.state.subnet.read_newer_than(&metagraph).await {
                         metagraph = newer;
                         continue;
                     }
@@ -164,14 +167,14 @@ impl QueueDispatcher {
 
     /// The route of the waiting jobs of a line with private images; `None` if no such job is known to wait.
     fn route_private_images(&self, line: ExecutorLine, metagraph: &Metagraph) -> Option<Route> {
-        if !self.queue.waiting.lock().needs_private_images(line) {
+        if !self.waiting.lock().needs_private_images(line) {
             return None;
         }
         let need = ExecutorNeed {
             line,
             private_image: true,
         };
-        Some(self.queue.chooser.route_need(need, metagraph))
+        Some(self.chooser.route_need(need, metagraph))
     }
 
     /// Refuses the jobs with private images that have just arrived in a line, because no miner could run them. Returns
@@ -182,7 +185,7 @@ impl QueueDispatcher {
         found: &Route,
         metagraph: &Metagraph,
     ) -> Result<Option<Arc<Metagraph>>, StoreError> {
-        let newer = self.queue.state.subnet.read_newer_than(metagraph).await;
+        let newer = self.state.subnet.read_newer_than(metagraph).await;
         if newer.is_none() {
             let need = ExecutorNeed {
                 line,
@@ -195,13 +198,13 @@ impl QueueDispatcher {
 
     /// Starts a job that was found startable. Returns its fate.
     async fn start(&self, job: JobId, found: &Route, metagraph: &Metagraph) -> Result<JobStart, StoreError> {
-        match self.queue.state.store.job(job).await? {
+        match self.state.store.job(job).await? {
             Some(stored) if stored.closed_at.is_none() => {
                 let need = ExecutorNeed::of_job(&stored.request);
                 if self.start_waiting(stored, metagraph) {
                     return Ok(JobStart::Settled);
                 }
-                let mut lines = self.queue.waiting.lock();
+                let mut lines = self.waiting.lock();
                 let passed = lines.pass_over(job, need.line, need.private_image, &found.candidates);
                 Ok(if passed {
                     JobStart::Settled
@@ -212,7 +215,7 @@ impl QueueDispatcher {
             Some(_) | None => {
                 // A job that ended lost its row in the same write, so this does not happen.
                 tracing::error!(%job, "a job waits that has ended or is unknown; it is forgotten");
-                self.queue.waiting.lock().remove(job);
+                self.waiting.lock().remove(job);
                 Ok(JobStart::Settled)
             }
         }
@@ -221,11 +224,11 @@ impl QueueDispatcher {
     /// Notes that a line waits, and sends the places of the jobs that have arrived: their users learn now that they
     /// wait.
     fn block(&self, line: ExecutorLine, reasons: LaterReasons, metagraph: &Metagraph) {
-        let capacities = self.queue.chooser.capacities(MinerPool::of_line(line), metagraph);
+        let capacities = self.chooser.capacities(MinerPool::of_line(line), metagraph);
         let executors = capacities
             .get(&line.class)
             .map_or(0, |capacity| capacity.executors);
-        let arrived = self.queue.waiting.lock().block(line, reasons, executors);
+        let arrived = self.waiting.lock().block(line, reasons, executors);
         self.send_places(arrived);
     }
 
@@ -243,26 +246,26 @@ impl QueueDispatcher {
             mut attempts,
             ..
         } = stored;
-        let Some(attempt) = self.queue.chooser.assign_waiting(&request, &attempts, metagraph) else {
+        let Some(attempt) = self.chooser.assign_waiting(&request, &attempts, metagraph) else {
             return false;
         };
         let job = request.uuid;
         let started = {
-            let mut lines = self.queue.waiting.lock();
+            let mut lines = self.waiting.lock();
             // Registered while the queue is locked, so that a cancellation finds the job here or there.
             let taken = lines.start(job);
-            taken.map(|taken| (taken, self.queue.running.register(job, None)))
+            taken.map(|taken| (taken, self.running.register(job, None)))
         };
         let Some(((waiting, turn), cancel)) = started else {
             // It was called off while its request was read.
-            self.queue.chooser.records.withdraw_attempt(&attempt.attempt);
+            self.chooser.records.withdraw_attempt(&attempt.attempt);
             return true;
         };
-        let waited_s = self.queue.state.clock.now().since(waiting.since).as_secs();
+        let waited_s = self.state.clock.now().since(waiting.since).as_secs();
         tracing::info!(%job, waited_s, miner = %attempt.attempt.miner, "a waiting job starts");
         attempts.push(attempt.attempt.clone());
         let driven = DrivenJob {
-            channel: Some(self.queue.channels.open_for(&attempt.attempt)),
+            channel: Some(self.channels.open_for(&attempt.attempt)),
             receipts: vec![attempt.receipt.clone()],
             wait: WaitTime {
                 since: waiting.since,

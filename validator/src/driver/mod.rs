@@ -53,6 +53,7 @@ use miner_channels::MinerChannels;
 use miner_records::MinerRecords;
 use queue::QueueKeeper;
 pub(crate) use queue::{FirstAttempt, FirstStep};
+use running_jobs::RunningJobs;
 use waiting_jobs::WaitingJobs;
 
 use crate::miner_reports::claims;
@@ -66,6 +67,7 @@ pub(crate) struct JobDrivers {
     pub(crate) records: Arc<MinerRecords>,
     pub(crate) channels: Arc<MinerChannels>,
     pub(crate) queue: Arc<QueueKeeper>,
+    running: Arc<RunningJobs>,
     /// The validator's own jobs that have not ended.
     pub(crate) own_jobs: Arc<OwnJobRegistry>,
     driver: Arc<JobDriver>,
@@ -92,7 +94,6 @@ impl JobDrivers {
             linger: Duration::from_secs(state.config.timing.linger_s),
             first_frame: greeting,
         });
-        let started_at = clock.now();
         let records = Arc::new(MinerRecords::new(ledger, clock, Arc::clone(&waiting)));
         let own_jobs = Arc::new(OwnJobRegistry::default());
         let channels = Arc::new(MinerChannels {
@@ -104,19 +105,19 @@ impl JobDrivers {
             records: Arc::clone(&records),
             own_jobs: Arc::clone(&own_jobs),
         });
-        let queue = Arc::new(QueueKeeper {
-            state: Arc::clone(&state),
-            waiting: Arc::clone(&waiting),
-            chooser: Arc::clone(&chooser),
-            channels: Arc::clone(&channels),
-            running: Arc::default(),
-            live_output: Arc::clone(&live_output),
-            started_at,
-        });
+        let running = Arc::new(RunningJobs::default());
+        let queue = Arc::new(QueueKeeper::new(
+            Arc::clone(&state),
+            Arc::clone(&waiting),
+            Arc::clone(&chooser),
+            Arc::clone(&channels),
+            Arc::clone(&running),
+            Arc::clone(&live_output),
+        ));
         let deps = Arc::new(AttemptDeps {
             state: Arc::clone(&state),
             records: Arc::clone(&records),
-            waiting,
+            waiting: Arc::clone(&waiting),
             own_jobs: Arc::clone(&own_jobs),
             live_output,
             channels: Arc::clone(&channels),
@@ -127,11 +128,16 @@ impl JobDrivers {
         );
         let driver = Arc::new(JobDriver {
             deps,
-            chooser,
+            chooser: Arc::clone(&chooser),
             queue: Arc::clone(&queue),
             resumed: watch::Sender::new(false),
         });
         let dispatcher = QueueDispatcher {
+            state: Arc::clone(&state),
+            waiting,
+            chooser,
+            channels: Arc::clone(&channels),
+            running: Arc::clone(&running),
             queue: Arc::clone(&queue),
             driver: Arc::clone(&driver),
         };
@@ -141,6 +147,7 @@ impl JobDrivers {
             records,
             channels,
             queue,
+            running,
             own_jobs,
             driver,
         }))
@@ -148,7 +155,7 @@ impl JobDrivers {
 
     /// The number of jobs that have a driver.
     pub(crate) fn count_running(&self) -> usize {
-        self.queue.running.count()
+        self.running.count()
     }
 
     /// The subnet's offers for users; `None` before the chain has answered.
@@ -198,18 +205,7 @@ impl JobDrivers {
     /// Calls a job off: a waiting job ends at once, a running one learns of it through its driver. The cancellation is
     /// in the store already.
     pub(crate) async fn cancel(&self, job: JobId, reason: &str) -> Result<(), StoreError> {
-        let has_attempts = {
-            let mut lines = self.queue.waiting.lock();
-            match lines.remove(job) {
-                Some(left) => left.has_attempts,
-                None => {
-                    // Sent while the queue is locked, so that the job cannot change sides unseen.
-                    self.queue.running.cancel(job, reason);
-                    return Ok(());
-                }
-            }
-        };
-        self.queue.end_cancelled(job, reason, has_attempts).await
+        self.queue.cancel(job, reason).await
     }
 
     /// Restores the queue, and drives every other job that an earlier process left open. The next page of jobs is read
@@ -260,10 +256,7 @@ impl JobDrivers {
 
     fn spawn_driver(&self, job: DrivenJob) {
         // Registered before the task first runs, so that no cancellation is missed.
-        let cancel = self
-            .queue
-            .running
-            .register(job.request.uuid, job.cancelled.clone());
+        let cancel = self.running.register(job.request.uuid, job.cancelled.clone());
         self.driver.spawn(job, cancel);
     }
 }

@@ -122,8 +122,8 @@ impl JobIntake {
             &state.config.user_rules(),
             state.keypair.hotkey(),
         )?;
-        let mut sealed = request.sealed_credentials().into_iter();
-        if sealed.all(|sealed| open_credentials(&state.keypair, &request.docker_image, sealed).is_ok()) {
+        let opens = |sealed| open_credentials(&state.keypair, &request.docker_image, sealed).is_ok();
+        if request.sealed_credentials().is_none_or(opens) {
             return Ok(());
         }
         Err(RequestFault::Limits(

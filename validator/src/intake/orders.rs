@@ -9,13 +9,35 @@ use muster_cross_checks::CrossChecks;
 use muster_facilitator_link::FacilitatorOrder;
 use muster_protocol::wire::facilitator::CheatReport;
 use muster_store::StoreError;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::jobs::JobIntake;
 use crate::state::ValidatorState;
 
 /// Jobs that are being taken at a time, at most; further ones wait in the socket.
 const JOBS_AT_ONCE: u32 = 256;
+
+/// The jobs that are being taken: at most [`JOBS_AT_ONCE`], and a cancellation waits for all of them.
+#[derive(Debug)]
+struct JobsInIntake(Arc<Semaphore>);
+
+impl JobsInIntake {
+    fn new() -> Self {
+        let most = usize::try_from(JOBS_AT_ONCE).unwrap_or(Semaphore::MAX_PERMITS);
+        Self(Arc::new(Semaphore::new(most)))
+    }
+
+    /// Waits until another job may be taken. The job is being taken until the permit is dropped. The semaphore is never
+    /// closed; without a permit the job would be taken all the same.
+    async fn begin(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0).acquire_owned().await.ok()
+    }
+
+    /// Waits until every job is taken that began before.
+    async fn wait_until_taken(&self) {
+        drop(self.0.acquire_many(JOBS_AT_ONCE).await);
+    }
+}
 
 /// Takes orders until the validator stops, or the link that sends them has ended.
 ///
@@ -28,8 +50,7 @@ pub(crate) async fn take_orders(
     mut orders: mpsc::Receiver<FacilitatorOrder>,
 ) -> Result<(), StoreError> {
     let (intake, stop) = (Arc::new(intake), state.tasks.token());
-    let most = usize::try_from(JOBS_AT_ONCE).unwrap_or(Semaphore::MAX_PERMITS);
-    let slots = Arc::new(Semaphore::new(most));
+    let jobs = JobsInIntake::new();
     while let Some(Some(order)) = stop.run_until_cancelled(orders.recv()).await {
         match order {
             FacilitatorOrder::Job {
@@ -37,11 +58,10 @@ pub(crate) async fn take_orders(
                 frame,
                 acknowledged,
             } => {
-                // The semaphore is never closed; without a permit the job would be taken all the same.
-                let slot = Arc::clone(&slots).acquire_owned().await;
+                let permit = jobs.begin().await;
                 let intake = Arc::clone(&intake);
                 state.spawn("intake", async move {
-                    let _slot = slot;
+                    let _permit = permit;
                     intake.take(*request, &frame, acknowledged).await
                 });
             }
@@ -50,8 +70,7 @@ pub(crate) async fn take_orders(
                 acknowledged,
             } => {
                 acknowledged.await;
-                // Every job that came before is taken.
-                drop(slots.acquire_many(JOBS_AT_ONCE).await);
+                jobs.wait_until_taken().await;
                 intake.cancel(&request).await?;
             }
             FacilitatorOrder::CheatReport(report) => checks.take_report(&report).await?,
@@ -80,10 +99,31 @@ fn waiting_reports(mut orders: mpsc::Receiver<FacilitatorOrder>) -> Vec<CheatRep
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use muster_protocol::wire::decode;
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_cancellation_waits_until_every_earlier_job_is_taken() {
+        let jobs = JobsInIntake::new();
+        let (first, second) = (jobs.begin().await, jobs.begin().await);
+        assert!(first.is_some() && second.is_some());
+        let mut cancellation = Box::pin(jobs.wait_until_taken());
+        assert!((&mut cancellation).now_or_never().is_none());
+        drop(first);
+        assert!(
+            (&mut cancellation).now_or_never().is_none(),
+            "the second job is not taken yet"
+        );
+        // A job that comes later is not taken before the cancellation.
+        let mut later = Box::pin(jobs.begin());
+        assert!((&mut later).now_or_never().is_none());
+        drop(second);
+        cancellation.await;
+        assert!(later.await.is_some());
+    }
 
     #[test]
     fn reports_that_wait_at_a_stop_are_kept_and_no_order_comes_after_them() {

@@ -8,7 +8,7 @@ use muster_facilitator_link::live_output::LiveOutput;
 use muster_job_queue::{QueueAccount, QueueFull, QueueTicket, WaitingJob};
 use muster_miner_link::MinerChannel;
 use muster_protocol::wire::facilitator::UserJobRequest;
-use muster_protocol::{MinerKey, Timestamp};
+use muster_protocol::{JobId, MinerKey, Timestamp};
 use muster_routing::RouteDecision;
 use muster_store::StoreError;
 
@@ -25,15 +25,15 @@ use crate::store::{NewAttempt, StoredAttempt};
 /// and shows them.
 #[derive(Debug)]
 pub(crate) struct QueueKeeper {
-    pub(in crate::driver) state: Arc<ValidatorState>,
-    pub(in crate::driver) waiting: Arc<WaitingJobs>,
-    pub(in crate::driver) chooser: Arc<MinerChooser>,
-    pub(in crate::driver) channels: Arc<MinerChannels>,
+    pub(super) state: Arc<ValidatorState>,
+    pub(super) waiting: Arc<WaitingJobs>,
+    pub(super) chooser: Arc<MinerChooser>,
+    pub(super) channels: Arc<MinerChannels>,
     /// The jobs that do not wait any more.
-    pub(in crate::driver) running: Arc<RunningJobs>,
-    pub(in crate::driver) live_output: Arc<LiveOutput>,
+    pub(super) running: Arc<RunningJobs>,
+    pub(super) live_output: Arc<LiveOutput>,
     /// When this process began to drive jobs.
-    pub(in crate::driver) started_at: Timestamp,
+    pub(super) started_at: Timestamp,
 }
 
 /// The first attempt of a new job, and the channel to its miner, which is being dialled. The ledger counts the attempt,
@@ -70,6 +70,27 @@ pub(in crate::driver) struct ReturningJob<'a> {
 }
 
 impl QueueKeeper {
+    /// The keeper of a process that begins to drive jobs now; [`Self::restore`] reads the queue of the process before.
+    pub(in crate::driver) fn new(
+        state: Arc<ValidatorState>,
+        waiting: Arc<WaitingJobs>,
+        chooser: Arc<MinerChooser>,
+        channels: Arc<MinerChannels>,
+        running: Arc<RunningJobs>,
+        live_output: Arc<LiveOutput>,
+    ) -> Self {
+        let started_at = state.clock.now();
+        Self {
+            state,
+            waiting,
+            chooser,
+            channels,
+            running,
+            live_output,
+            started_at,
+        }
+    }
+
     /// Decides the first step of a new job. Waits for nothing. The chosen miner is dialled; nothing of the job is
     /// sent to it yet.
     pub(crate) fn prepare(&self, request: &UserJobRequest) -> FirstStep {
@@ -125,6 +146,23 @@ impl QueueKeeper {
     /// Gives back the place of a job that turned out to be known.
     pub(crate) fn give_back(&self, waiting: &WaitingJob) {
         self.waiting.lock().queue.release(waiting.line, &waiting.account);
+    }
+
+    /// Calls a job off: a waiting job ends at once, a running one learns of it through its driver. The cancellation is
+    /// in the store already.
+    pub(in crate::driver) async fn cancel(&self, job: JobId, reason: &str) -> Result<(), StoreError> {
+        let has_attempts = {
+            let mut lines = self.waiting.lock();
+            match lines.remove(job) {
+                Some(left) => left.has_attempts,
+                None => {
+                    // Sent while the queue is locked, so that the job cannot change sides unseen.
+                    self.running.cancel(job, reason);
+                    return Ok(());
+                }
+            }
+        };
+        self.end_cancelled(job, reason, has_attempts).await
     }
 
     /// Lets a job wait that was admitted before. If it is called off meanwhile, it ends.
