@@ -3,12 +3,14 @@
 //! A port is claimed by a locked file until this process ends. Several `muster up` on one machine never choose the same
 //! port, although each role binds its port only after it was chosen.
 
-use std::fs::{DirBuilder, File};
+use std::fs::{File, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use muster_process::private_folder;
+use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
 /// The chain's JSON-RPC, as Substrate's nodes have it.
@@ -57,14 +59,19 @@ impl PortClaims {
     /// No port is claimed yet.
     ///
     /// # Errors
-    /// The folder of the locked files cannot be made.
+    /// The folder of the locked files cannot be made, or another user of the machine has made it.
     pub fn new() -> anyhow::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("muster-ports-{}", geteuid()));
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
+        Self::in_folder(if geteuid().is_root() {
+            private_folder::usual_place("ports")
+        } else {
+            std::env::temp_dir().join(format!("muster-ports-{}", geteuid()))
+        })
+    }
+
+    /// As [`Self::new`], with the locked files in `folder`.
+    fn in_folder(folder: PathBuf) -> anyhow::Result<Self> {
+        private_folder::create(&folder)
+            .with_context(|| format!("cannot lock ports in {}", folder.display()))?;
         Ok(Self {
             folder,
             locks: Vec::new(),
@@ -107,7 +114,13 @@ impl PortClaims {
     }
 
     fn try_claim(&mut self, address: SocketAddr) -> bool {
-        let lock = File::create(self.folder.join(address.port().to_string())).ok();
+        let lock = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .custom_flags(OFlag::O_NOFOLLOW.bits())
+            .open(self.folder.join(address.port().to_string()))
+            .ok();
         let Some(lock) = lock.filter(|lock| lock.try_lock().is_ok()) else {
             return false;
         };
@@ -122,7 +135,29 @@ impl PortClaims {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
     use super::*;
+
+    #[test]
+    fn a_folder_that_others_may_write_is_refused_and_no_link_is_followed() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("ports");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        let refused = PortClaims::in_folder(folder.clone()).err().unwrap();
+        assert!(format!("{refused:#}").contains("chmod 700"), "{refused:#}");
+
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
+        let mut claims = PortClaims::in_folder(folder.clone()).unwrap();
+        let precious = home.path().join("precious");
+        std::fs::write(&precious, "kept").unwrap();
+        symlink(&precious, folder.join("28290")).unwrap();
+        let address = claims.claim("miner", None, 28_290).unwrap();
+        assert_ne!(address.port(), 28_290);
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
+    }
 
     #[test]
     fn a_claimed_port_is_passed_over_until_its_subnet_ends_and_the_move_is_said() {
