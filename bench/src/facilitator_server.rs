@@ -84,7 +84,7 @@ impl Server {
         Ok(kib / 1024.0)
     }
 
-    /// MiB by which the process grows with so many open streams.
+    /// MiB by which the process grows with `watchers` open streams.
     ///
     /// # Errors
     /// A stream ends before its first event.
@@ -222,7 +222,7 @@ impl FacilitatorServer {
             .json(&body))
     }
 
-    /// Fills the list of the user with so many jobs, straight in the store.
+    /// Fills the list of the user with `count` jobs, straight in the store.
     ///
     /// # Errors
     /// The store refuses.
@@ -272,7 +272,7 @@ impl FacilitatorServer {
         Ok(job.context("no job")?.to_owned())
     }
 
-    /// MiB by which the server grows with so many watchers of the newest job's events.
+    /// MiB by which the server grows with `watchers` watchers of the newest job's events.
     ///
     /// # Errors
     /// A watcher gets no event.
@@ -282,8 +282,8 @@ impl FacilitatorServer {
         self.server.watched(request, watchers).await
     }
 
-    /// MiB by which the server grows with so many clients that read the newest job and then watch its events, each on
-    /// one connection.
+    /// MiB by which the server grows with `watchers` clients that read the newest job and then watch its events, each
+    /// on one connection.
     ///
     /// # Errors
     /// A client gets no job or no event.

@@ -1,7 +1,7 @@
 //! Processes under test, each on a core, and what they cost; and nginx, the peer of everything that passes streams on.
 //!
-//! A bench that has servers starts itself again with a word and a folder: [`Process::own`]. They tell where they listen
-//! by [`say`].
+//! A bench that has servers starts itself again with a word and a folder: [`Process::own`]. They report where they
+//! listen by [`say`].
 
 use std::fs;
 use std::net::TcpListener;
@@ -51,7 +51,7 @@ pub fn raise() -> Result<()> {
     Err(failed.into())
 }
 
-/// Tells whoever started this process where it listens.
+/// Reports to the process that started this one where it listens.
 ///
 /// # Errors
 /// The folder is gone.

@@ -17,7 +17,7 @@ pub enum Direction {
 /// One comparison, or one figure that stands alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The measured quantity, in words.
+    /// The measured quantity, as text.
     pub what: String,
     /// The unit of the samples.
     pub unit: String,

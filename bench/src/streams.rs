@@ -1,4 +1,4 @@
-//! Streams of events: an engine that says when it said each, and a listener that notes when it heard it.
+//! Streams of events: an engine that states when it sent each, and a listener that notes when it received it.
 //!
 //! Both ends read the same clock of one machine, so the difference is what stands between them.
 
@@ -23,11 +23,11 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::process::{ENGINE, say};
 
-/// Stands before the microseconds at which an event was said.
+/// Stands before the microseconds at which an event was sent.
 const MARK: &str = "@T";
 /// A mark with its number, of microseconds since 1970, is never longer.
 const MARKED: usize = 24;
-/// Filling, so that an event is as long as a token of an engine that says its ids and probabilities.
+/// Filling, so that an event is as long as a token of an engine that states its ids and probabilities.
 const FILLING: &str = "abcdefghijklmnopqrstuvwxyz0123456789abcdefghijklmnopqrstuvwxyz0123456789";
 /// No client waits longer for a stream.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -43,7 +43,7 @@ pub struct StreamParameters {
 }
 
 impl StreamParameters {
-    /// So many events, with so many microseconds before each.
+    /// A stream of `events` events, with `pause_us` microseconds before each.
     pub const fn new(events: u32, pause_us: u32) -> Self {
         Self { events, pause_us }
     }
@@ -54,7 +54,7 @@ impl StreamParameters {
 pub const SHORT: StreamParameters = StreamParameters::new(2, 2_000);
 /// As an engine speaks, for [`CALM_STREAMS`] at once.
 pub const CALM: StreamParameters = StreamParameters::new(100, 10_000);
-/// So few streams that each is heard on time.
+/// So few streams that each is received on time.
 pub const CALM_STREAMS: usize = 16;
 
 /// The observations of one stream.
@@ -77,7 +77,7 @@ pub fn now_us() -> i64 {
 
 // === the engine ===
 
-/// Answers on the socket of a folder and on a port, which is said there, until the process ends.
+/// Answers on the socket of a folder and on a port, which is recorded there, until the process ends.
 ///
 /// # Errors
 /// A listener failed.
@@ -177,7 +177,7 @@ pub fn request(path: &str, host: &str, parameters: StreamParameters) -> Result<R
     Ok(request.body(Full::from(body.to_string()))?)
 }
 
-/// Hears a stream to its end. `sent_us` is when its request was sent. Only where `timed` is each event looked at.
+/// Receives a stream to its end. `sent_us` is when its request was sent. Only where `timed` is each event looked at.
 ///
 /// # Errors
 /// It breaks off, or does not end.

@@ -411,7 +411,7 @@ pub(crate) fn note_metrics(executor: &str, seen: &ExecutorMetrics) {
     }
 }
 
-/// Tells an executor that its attempt is over.
+/// The frame that notifies an executor that its attempt is over.
 pub(crate) fn cancel_frame(attempt: AttemptId, reason: String) -> String {
     encode(&MinerToExecutor::MusterCancelJob(CancelJob {
         job_uuid: attempt,

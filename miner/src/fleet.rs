@@ -66,7 +66,7 @@ impl Fleet {
         }
     }
 
-    /// Tells the dispatcher the capacity whenever it changes.
+    /// Reports the capacity to the dispatcher whenever it changes.
     pub async fn publish(self, inbox: Inbox, clock: SharedClock, stop: CancellationToken) {
         let mut changed = self.connected.changes();
         let mut told = ExecutorCapacity::default();

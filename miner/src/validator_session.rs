@@ -110,7 +110,7 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<MinerState>) {
     context.inbox.send(Event::Left(connection)).await;
 }
 
-/// Tells a validator that knows the feature the load of the executors' machines, until the socket fails. A notice that
+/// Sends a validator that knows the feature the load of the executors' machines, until the socket fails. A notice that
 /// does not go out is of no use later.
 async fn tell_machines(sender: &Sender<ValidatorPeer>, features: FeatureSet, context: &MinerState) {
     if !features.has(Feature::Machines) {
@@ -185,7 +185,7 @@ struct Reader<'a> {
     connection: ConnectionId,
     validator: ValidatorKey,
     sender: Sender<ValidatorPeer>,
-    /// Hears the validator's notices about spot checks; `None` if this miner compares nothing.
+    /// Receives the validator's notices about spot checks; `None` if this miner compares nothing.
     audits: Option<Mutex<AuditCheckConversation>>,
     context: &'a MinerState,
 }
@@ -291,7 +291,7 @@ impl Reader<'_> {
         .await;
     }
 
-    /// Hears a notice about spot checks. One that cannot be stored is complained about, and comes again.
+    /// Receives a notice about spot checks. One that cannot be stored is complained about, and comes again.
     async fn hear_audit(&self, message: AuditMessage) -> Result<(), SocketError> {
         let Some(audits) = &self.audits else {
             return self

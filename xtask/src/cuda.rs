@@ -48,7 +48,7 @@ pub(crate) fn digest<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Str
     hex::encode(hash.finalize())
 }
 
-/// `cargo xtask ptx`: compiles the kernels and says what the assembler makes of them.
+/// `cargo xtask ptx`: compiles the kernels and prints what the assembler makes of them.
 pub(crate) fn ptx(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let folder = workspace.root().join(KERNELS);
     let tools = compiler(&workspace.target().join("nvcc"))?;
@@ -112,7 +112,7 @@ fn finished(text: &str, digest: &str) -> anyhow::Result<String> {
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with("//"))
     {
-        // The compiler says where inline assembly begins and ends.
+        // The compiler marks where inline assembly begins and ends.
         if line.trim_start().starts_with("//") {
             continue;
         }
@@ -127,8 +127,8 @@ fn finished(text: &str, digest: &str) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// Registers of each kernel, from what `ptxas -v` says. Memory in place of registers is an error: a kernel that spills
-/// is slow.
+/// Registers of each kernel, from what `ptxas -v` prints. Memory in place of registers is an error: a kernel that
+/// spills is slow.
 fn registers(said: &str) -> anyhow::Result<Vec<(String, u32)>> {
     let mut found = Vec::new();
     let mut kernel = None;

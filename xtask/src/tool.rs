@@ -39,7 +39,7 @@ pub(crate) const CARGO_DENY: Prebuilt = Prebuilt {
     ],
 };
 
-/// The program `name` of the crate of the same name, in this version; `say` is told before it is compiled.
+/// The program `name` of the crate of the same name, in this version; `say` is called before it is compiled.
 ///
 /// # Errors
 /// The program does not compile, or there is no place to keep it.

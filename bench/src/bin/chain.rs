@@ -261,7 +261,7 @@ impl Drop for Devchain {
     }
 }
 
-/// The official client in a process of its own, which reads when it is told to.
+/// The official client in a process of its own, which reads when it is asked to.
 struct Peer {
     process: Child,
     ask: ChildStdin,

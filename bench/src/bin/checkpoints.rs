@@ -115,7 +115,7 @@ fn main() -> anyhow::Result<()> {
     .print()
 }
 
-/// The seconds of a checkpoint of so many MiB against a peer.
+/// The seconds of a checkpoint of `mib` MiB against a peer.
 fn row(what: &str, mib: u64, peer: &str, turns: Turns) -> Row {
     let what = format!("{what} of {mib} MiB");
     Row::against(&what, "s", Direction::LowerIsBetter, peer, turns).target(1.0)
@@ -181,7 +181,7 @@ impl Bench {
         let runtime = Builder::new_multi_thread()
             .enable_all()
             .on_thread_start(move || {
-                // A machine of one core has no other; the step's time then tells.
+                // A machine of one core has no other; the step's time then shows it.
                 let _ = core.map(pin_to);
             })
             .build()?;
@@ -264,8 +264,8 @@ impl Bench {
 }
 
 impl Job<'_> {
-    /// Seconds from the line that names the checkpoint until the miner is told of it. The file is in the job's folder
-    /// for that time only, since the keeper takes what has rested there.
+    /// Seconds from the line that names the checkpoint until it is announced to the miner. The file is in the job's
+    /// folder for that time only, since the keeper takes what has rested there.
     fn take(&mut self, file: &Path) -> anyhow::Result<f64> {
         let checkpoint = self.folder.join(NAME);
         fs::rename(file, &checkpoint)?;

@@ -127,7 +127,7 @@ fn read_port(folder: &Path) -> Result<u16> {
     Ok(std::fs::read_to_string(folder.join("port"))?.parse()?)
 }
 
-/// Starts the miner and waits until it says that it is up.
+/// Starts the miner and waits until it reports that it is up.
 fn start_miner(folder: &Path) -> Result<Process> {
     for stale in ["ready.json", "miner.address"] {
         // Neither is there before the first start.
@@ -138,7 +138,7 @@ fn start_miner(folder: &Path) -> Result<Process> {
 
 // === the executors ===
 
-/// Executors as a process of their own: a folder in the miner's folder says how many.
+/// Executors as a process of their own: a folder in the miner's folder states how many.
 async fn populate(folder: &Path) -> Result<()> {
     let miner = folder.parent().context("a folder in the miner's")?;
     let count: usize = std::fs::read_to_string(folder.join("count"))?.parse()?;
@@ -260,7 +260,7 @@ impl Executor {
     }
 }
 
-/// Starts processes with so many executors in all. Returns them with their folders.
+/// Starts processes with `count` executors in all. Returns them with their folders.
 fn start_executors(folder: &Path, mut count: usize) -> Result<Vec<Process>> {
     let mut processes = Vec::new();
     while count > 0 {
@@ -386,7 +386,7 @@ async fn greet(address: &str) -> Result<Socket> {
     Ok(socket)
 }
 
-/// Waits until the miner tells that so many executors are connected.
+/// Waits until the miner reports that `size` executors are connected.
 async fn wait_for_manifest(socket: &mut Socket, size: usize) -> Result<()> {
     loop {
         if let MinerToValidator::V0ExecutorManifestRequest(told) = hear(socket).await?
@@ -402,7 +402,7 @@ async fn hear(socket: &mut Socket) -> Result<MinerToValidator> {
     Ok(decode(&frame)?)
 }
 
-/// Makes so many offers at once, and waits until an executor is ready for each.
+/// Makes `offers` offers at once, and waits until an executor is ready for each.
 async fn make_ready(socket: &mut Socket, mut offers: usize) -> Result<()> {
     for _ in 0..offers {
         socket.send(encode(&offer()?)).await?;

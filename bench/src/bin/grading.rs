@@ -75,7 +75,7 @@ fn main() -> Result<()> {
 
 // === the barrier ===
 
-/// Sealed lines to `WAITING` executors, all challenged at one word; what each socket says of its first byte.
+/// Sealed lines to `WAITING` executors, all challenged at one word; what each socket reports of its first byte.
 async fn barrier() -> Result<Vec<Row>> {
     let tasks = Tasks::new();
     let (address, server, made) = endpoint(&tasks).await?;
@@ -297,7 +297,7 @@ enum ConversationOutcome {
     Judged(usize, TrialResult),
 }
 
-/// So many miners with `OF_ONE` executors each.
+/// This many miners with `OF_ONE` executors each.
 fn announce(miners: u32) -> Vec<Announcement> {
     let announcement = |number: u32| {
         let mut key = [0; 32];

@@ -3,7 +3,7 @@
 //! against none. Then a thousand jobs in a row, and what they leave behind.
 //!
 //! Wants an engine with the demo image (`muster up` loads it; `MUSTER_BENCH_IMAGE` names another that takes its words),
-//! and `muster-hold`, which it builds; `MUSTER_BENCH_JOBS` says how many in a row.
+//! and `muster-hold`, which it builds; `MUSTER_BENCH_JOBS` sets how many in a row.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -255,7 +255,7 @@ enum Lease {
     Held,
 }
 
-/// A miner as far as an executor can tell.
+/// A miner as far as an executor can see.
 struct Miner {
     session: PeerSession<Executor>,
     image: String,

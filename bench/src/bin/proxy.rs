@@ -344,7 +344,7 @@ async fn sample(
     Ok(found)
 }
 
-/// KiB that each of so many streams adds that have begun and say nothing. Of a process that has served nobody yet.
+/// KiB that each of `crowd` streams adds that have begun and send nothing. Of a process that has served nobody yet.
 async fn waiting(process: &Process, target: &Target, crowd: usize) -> Result<f64> {
     let before = process.resident()?;
     let mut open = Vec::new();

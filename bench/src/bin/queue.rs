@@ -1,7 +1,7 @@
 //! A hundred thousand waiting jobs: the memory of each, the time until a restarted validator has them all back, and the
 //! time from a miner's word that its executor is free to the next offer, against the same with a short queue.
 //!
-//! `MUSTER_BENCH_QUEUED` says how many jobs (100,000 unless it does). The validator is the real one, in a process of
+//! `MUSTER_BENCH_QUEUED` sets how many jobs (100,000 unless it does). The validator is the real one, in a process of
 //! its own with its store on disk. Its one miner has one executor and ends each attempt by declining it for good, so
 //! each answer makes room for one job. The jobs stand in the store when the validator starts.
 
@@ -110,7 +110,7 @@ fn restarts(long: &Path, empty: &Path, queued: usize) -> Result<Vec<Row>> {
 
 // === the way from a free executor to the next offer ===
 
-/// A validator with its queue, and the miner that answers when it is told to.
+/// A validator with its queue, and the miner that answers when it is allowed to.
 struct Subnet {
     validator: Validator,
     answers: Arc<Semaphore>,
@@ -178,7 +178,7 @@ impl Subnet {
         })
     }
 
-    /// Lets so many jobs start as a round has; the milliseconds from each answer to the offer after it.
+    /// Lets the jobs of a round start; the milliseconds from each answer to the offer after it.
     fn round(&mut self, runtime: &Runtime) -> Result<Vec<f64>> {
         let mut spans = Vec::with_capacity(STARTS);
         self.answers.add_permits(STARTS);
@@ -210,7 +210,7 @@ impl Drop for Validator {
 }
 
 impl Validator {
-    /// Starts one and waits until it says that it is up: by then its queue is restored.
+    /// Starts one and waits until it reports that it is up: by then its queue is restored.
     fn start(folder: &Path, others: Option<(SocketAddr, SocketAddr)>) -> Result<Self> {
         let file = folder.join("ready.json");
         if file.exists() {
@@ -239,7 +239,7 @@ fn config(folder: &Path) -> Config {
     config.facilitator.url = "ws://127.0.0.1:1/ws/v0/".to_owned();
     config.routing.max_attempts = 1;
     config.routing.max_incidents = u32::MAX;
-    // The miner answers when it is told to, and nobody gives up before.
+    // The miner answers when it is allowed to, and nobody gives up before.
     config.timing.reservation_s = 3_600;
     config.chain.wait_s = 3_600;
     config

@@ -1,7 +1,7 @@
 //! Open jobs taken up again after `kill -9`: from the start of the process until every job has its driver back, with
 //! its attempt, its receipts and its deadline.
 //!
-//! `MUSTER_BENCH_OPEN` says how many jobs (100,000 unless it does). The miners of these jobs are not there: what is
+//! `MUSTER_BENCH_OPEN` sets how many jobs (100,000 unless it does). The miners of these jobs are not there: what is
 //! measured is the validator and its store, and it is killed again while it dials.
 
 use std::path::Path;
@@ -91,7 +91,7 @@ async fn validator(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts it and waits until it says that it is up: by then every open job has been taken up.
+/// Starts it and waits until it reports that it is up: by then every open job has been taken up.
 fn started(folder: &Path) -> anyhow::Result<Child> {
     let ready = folder.join("ready.json");
     if ready.exists() {

@@ -2,7 +2,7 @@
 //! download of the same bytes followed by a bare start of the same container.
 //!
 //! Wants an engine and Debian's `busybox-static`, `rclone` and `curl`; builds `muster` in the release profile.
-//! `MUSTER_BENCH_MIB` says how large the checkpoint is.
+//! `MUSTER_BENCH_MIB` sets how large the checkpoint is.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};

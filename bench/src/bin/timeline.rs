@@ -277,7 +277,7 @@ async fn login(address: &str) -> Result<String> {
     Ok(token)
 }
 
-/// Connects as the validator and tells of its gateway.
+/// Connects as the validator and announces its gateway.
 async fn announce(address: &str, notice: GatewayNotice) -> Result<Socket> {
     let keys = keys("//Validator")?;
     let url = format!("ws://{address}/ws/v0/");

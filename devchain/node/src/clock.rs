@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clock {
     source: Source,
-    /// Milliseconds by which the next block is later than its source says, or earlier.
+    /// Milliseconds by which the next block is later than its source shows, or earlier.
     ahead: i64,
 }
 

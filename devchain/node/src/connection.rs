@@ -47,7 +47,7 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // Somebody always reads: the end is noticed here, and whoever writes is told by the flag.
+        // Somebody always reads: the end is noticed here, and the flag notifies a writer.
         if self.cut || Pin::new(&mut self.broken).poll(context).is_ready() {
             self.cut = true;
             return Poll::Ready(Err(Self::failure()));

@@ -17,13 +17,13 @@ use tokio::sync::oneshot;
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Fault {
-    /// The answer comes so many milliseconds later.
+    /// The answer comes this many milliseconds later.
     pub delay_ms: u64,
     /// The answer is this error.
     pub error: Option<ErrorObjectOwned>,
     /// The answer is this, whatever was asked.
     pub result: Option<Value>,
-    /// For so many calls; for all without it.
+    /// The number of calls that meet the fault; all without it.
     pub times: Option<u32>,
 }
 
@@ -84,7 +84,7 @@ impl Faults {
         broken.into_values().filter_map(|cut| cut.send(()).ok()).count()
     }
 
-    /// A new connection: what tells that it is to be broken, or nothing where it is refused.
+    /// A new connection: the receiver of the order to break it, or nothing where it is refused.
     pub fn connected(&self, id: u32) -> Option<oneshot::Receiver<()>> {
         let mut gate = whole(&self.gate);
         if gate.refuse_until.is_some_and(|until| Instant::now() < until) {

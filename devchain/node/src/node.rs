@@ -249,7 +249,7 @@ impl Node {
         }
     }
 
-    /// Tells whenever the best or the last final block changes.
+    /// Notifies whenever the best or the last final block changes.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changed.subscribe()
@@ -263,7 +263,7 @@ impl Node {
         self.take_in(raw, |_, hash| hash)
     }
 
-    /// Takes a transaction into the pool and tells what becomes of it.
+    /// Takes a transaction into the pool and reports what becomes of it.
     ///
     /// # Errors
     /// As [`Node::submit`].
@@ -271,7 +271,7 @@ impl Node {
         self.take_in(raw, Watchers::watch)
     }
 
-    /// `accepted` sees the watchers before they are told of the transaction.
+    /// `accepted` sees the watchers before they are notified of the transaction.
     fn take_in<T>(
         &self,
         raw: Vec<u8>,
@@ -363,13 +363,13 @@ impl Node {
             void,
         } = built;
         let block = Arc::clone(&entry.block);
-        // A client that is told of the block finds it.
+        // A client that is notified of the block finds it.
         self.view_mut().push(entry);
         self.settle(&block, &included, &void);
         Ok(())
     }
 
-    /// Tells the pool and the watchers of a block.
+    /// Notifies the pool and the watchers of a block.
     fn settle(&self, block: &Block, included: &[H256], void: &[H256]) {
         let mut pool = self.pool();
         let (pool, watchers) = &mut *pool;

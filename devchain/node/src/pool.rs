@@ -1,5 +1,5 @@
 //! Transactions that wait for a block: which may be in the next one, which wait for others, which replace which, and
-//! which are not taken again for a while. A pure function of what it is told; the rules and bounds are those of
+//! which are not taken again for a while. A pure function of what it receives; the rules and bounds are those of
 //! Substrate's pool.
 
 use crate::rejection::Rejection;
@@ -17,7 +17,7 @@ pub const BAN_MS: u64 = 30 * 60 * 1000;
 /// How many of those are remembered.
 const BANS: usize = 8192;
 
-/// The status of a transaction, as its watcher is told.
+/// The status of a transaction, as it is sent to its watcher.
 #[derive(serde::Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "camelCase")]
 pub enum Status {
@@ -29,7 +29,7 @@ pub enum Status {
     InBlock(H256),
     /// This block, in which it was, is given up.
     Retracted(H256),
-    /// This block, in which it is, did not become final in time. Nothing more is told.
+    /// This block, in which it is, did not become final in time. Nothing more is sent.
     FinalityTimeout(H256),
     /// This block is final.
     Finalized(H256),

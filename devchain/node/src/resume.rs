@@ -61,7 +61,7 @@ pub fn resume(store: &Store, genesis: Entry, states: u32) -> Result<View, Error>
     Ok(View::new(before, last, states))
 }
 
-/// The blocks before the last one whose states can be told, in their order.
+/// The blocks before the last one whose states can be derived, in their order.
 fn earlier(store: &Store, last: &Entry, states: u32) -> Result<Vec<Entry>, Error> {
     let number = last.block.header.number;
     let oldest = number.saturating_sub(states.saturating_sub(1));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 type Layout = LayoutV1<Blake2Hasher>;
 type Value = Arc<[u8]>;
 
-/// Nodes that nothing refers to any more are removed after so many updates.
+/// Nodes that nothing refers to any more are removed after this many updates.
 const UPDATES_BETWEEN_PURGES: u32 = 64;
 
 /// The nodes of one state's trie.

@@ -8,9 +8,9 @@ use tokio::sync::broadcast;
 
 /// How many changes a watcher may be behind.
 const BEHIND: usize = 64;
-/// After so many blocks on top of a transaction's block, nobody waits for its finality any longer. As in Substrate.
+/// After this many blocks on top of a transaction's block, nobody waits for its finality any longer. As in Substrate.
 const FINALITY_TIMEOUT: BlockNumber = 512;
-/// Watchers that went away are looked for when there are so many.
+/// Watchers that went away are looked for when there are this many.
 const MANY: usize = 1024;
 
 struct Watched {
@@ -36,14 +36,14 @@ impl Watchers {
         watched.tell.subscribe()
     }
 
-    /// Tells what changed in the pool.
+    /// Reports what changed in the pool.
     pub fn tell(&mut self, news: News) {
         for (hash, status) in news {
             self.say(hash, status);
         }
     }
 
-    /// Tells that transactions are in a block.
+    /// Reports that transactions are in a block.
     pub fn in_block(&mut self, transactions: impl Iterator<Item = H256>, number: BlockNumber, block: H256) {
         if self.0.is_empty() {
             return;
@@ -56,7 +56,7 @@ impl Watchers {
         }
     }
 
-    /// Tells that transactions are no longer in a block.
+    /// Reports that transactions are no longer in a block.
     pub fn retracted(&mut self, transactions: impl Iterator<Item = H256>, block: H256) {
         for hash in transactions {
             if let Some(watched) = self.0.get_mut(&hash) {
@@ -66,7 +66,7 @@ impl Watchers {
         }
     }
 
-    /// Tells what is final, and what was not in time.
+    /// Reports what is final, and what was not in time.
     pub fn finality(&mut self, finalised: BlockNumber, best: BlockNumber) {
         let fate = |(number, block): (BlockNumber, H256)| {
             if number <= finalised {

@@ -133,7 +133,7 @@ enum Told {
     Sync,
 }
 
-/// A disk that remembers what it was told.
+/// A disk that remembers the operations that it received.
 #[derive(Clone, Debug, Default)]
 struct Disk(Arc<Mutex<(Vec<u8>, Vec<Told>)>>);
 
@@ -190,9 +190,9 @@ fn random(seed: &mut u64) -> u64 {
     *seed >> 33
 }
 
-/// The machine stops at every point of every commit: what was told before the last sync is there, of what was told
-/// since any part may be, the last write in pieces. The store opens, has every block whose commit had returned, and is
-/// consistent.
+/// The machine stops at every point of every commit: what was written before the last sync is there, of what was
+/// written since any part may be, the last write in pieces. The store opens, has every block whose commit had returned,
+/// and is consistent.
 #[test]
 fn a_stop_at_any_point_loses_nothing_that_was_acknowledged() {
     let disk = Disk::default();

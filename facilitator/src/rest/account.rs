@@ -20,7 +20,7 @@ use muster_facilitator_store::{AccountDeletion, Store, deletions_of};
 
 use crate::rest::rejection::ApiRejection;
 
-/// The things that the facilitator does not delete, in words for the user.
+/// The things that the facilitator does not delete, as texts for the user.
 const STAYS: [&str; 3] = [
     "the validators' and miners' signed receipts of the account's jobs, which miners are paid by",
     "the validators' copies of jobs and users' signatures, until their own retention ends",

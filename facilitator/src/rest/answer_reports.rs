@@ -46,7 +46,7 @@ pub(super) async fn report_answer(
     let proof = read_answer(&report)?;
     let job = report.job_uuid;
     let frame = service.sign_report(&caller.actor, &parts.headers, report, &signed)?;
-    // The gateway tells the session whose answer it is: by the account's pseudonym.
+    // The gateway shows the session whose answer it is: by the account's pseudonym.
     if proof.client != Some(models.gateway_pseudonym(caller.account())) {
         return Err(ApiRejection::error(
             StatusCode::NOT_FOUND,

@@ -173,7 +173,7 @@ impl JobService {
         Ok(())
     }
 
-    /// Checks the URL that is told of a job's end.
+    /// Checks the URL that is notified of a job's end.
     async fn check_webhook(&self, caller: &Caller<JobsRight>, url: Option<&str>) -> Result<(), ApiRejection> {
         let Some(url) = url else { return Ok(()) };
         check_url(&self.notifications, "webhook", url)?;
@@ -229,7 +229,7 @@ impl JobService {
     }
 
     /// The features of the job's validator, as far as the job depends on them: by its own terms, or because its account
-    /// is told with it.
+    /// is sent with it.
     ///
     /// # Errors
     /// The validator lacks a feature that the job's terms need.

@@ -106,7 +106,7 @@ impl ModelService {
         Digest::of(&named)
     }
 
-    /// The name under which gateways keep an account's answers: the pseudonym, told by this facilitator.
+    /// The name under which gateways keep an account's answers: the pseudonym, sent by this facilitator.
     pub(super) fn gateway_pseudonym(&self, account: &Account) -> Digest {
         let key = self.gateway_client.key();
         client_pseudonym(key.as_bytes(), self.pseudonym(account).as_bytes())

@@ -91,7 +91,7 @@ impl ApiRejection {
         rejection
     }
 
-    /// The requested thing does not exist, or it is another account's: callers cannot tell which.
+    /// The requested thing does not exist, or it is another account's: callers cannot distinguish these.
     pub(crate) fn not_found() -> Self {
         Self::detail(StatusCode::NOT_FOUND, "Not found.")
     }

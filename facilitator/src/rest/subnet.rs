@@ -14,7 +14,7 @@ use super::jobs::JobService;
 use super::rights::ReadRight;
 use crate::rest::rejection::ApiRejection;
 
-/// The age at which a capacity is stale. A validator tells it every minute if it has not changed.
+/// The age at which a capacity is stale. A validator reports it every minute if it has not changed.
 const STALE_AFTER: Duration = Duration::from_secs(150);
 
 /// Lists what the miners of each validator offer now, by class, and the place that the caller's next job would get.

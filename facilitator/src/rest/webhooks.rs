@@ -1,4 +1,5 @@
-//! `/api/v1/webhook/`: the URL that is told of the ends of an account's jobs, and the secret that signs the messages.
+//! `/api/v1/webhook/`: the URL that is notified of the ends of an account's jobs, and the secret that signs
+//! the messages.
 
 use std::sync::Arc;
 

@@ -260,7 +260,7 @@ impl CublasLt {
             reserved: [0; 4],
         };
         let mut count = 0;
-        // SAFETY: all handles are alive, and the call is told that there is room for one result.
+        // SAFETY: all handles are alive, and the call is given the room for one result.
         let chosen = unsafe {
             choose(
                 library.handle,
@@ -302,7 +302,7 @@ impl PreparedProduct<'_> {
     fn run(&self, cuda: &Cuda, multiply: MultiplyMatrices) -> anyhow::Result<()> {
         let (one, zero) = (self.one, 0u32);
         let [a, b, c] = [self.a.address()?, self.b.address()?, self.c.address()?];
-        // SAFETY: the matrices and the workspace are as large as the layouts say and alive until the stream has been
+        // SAFETY: the matrices and the workspace are as large as the layouts state and alive until the stream has been
         // waited for.
         let status = unsafe {
             multiply(

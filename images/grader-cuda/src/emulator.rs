@@ -38,8 +38,8 @@ impl Emulator {
     }
 }
 
-/// A memory of the emulator, in words of 16 bytes because kernels load so many at once. It is a raw pointer because the
-/// kernels access it outside of Rust.
+/// A memory of the emulator, in words of 16 bytes because kernels load 16 bytes at once. It is a raw pointer because
+/// the kernels access it outside of Rust.
 #[derive(Debug)]
 pub struct EmulatorMemory {
     start: *mut u128,

@@ -1,5 +1,5 @@
 //! The backend of libtorch against the one of candle: the same numbers within what was measured, and the same verdicts.
-//! docs/llm/torch.md says how to build this and what it last said. It ends with an error where they disagree.
+//! docs/llm/torch.md says how to build this and what it last printed. It ends with an error where they disagree.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -110,8 +110,8 @@ struct Candidate {
     weight: u64,
 }
 
-/// The candidates after top-k, top-p and min-p, in falling order of their logits. How many of them are left depends on
-/// the last digits of the probabilities: at least, exactly, and at most so many.
+/// The candidates after top-k, top-p and min-p, in falling order of their logits. Their number depends on the last
+/// digits of the probabilities: the least, the exact and the largest one.
 struct Candidates {
     sorted: Vec<Candidate>,
     least: usize,

@@ -252,8 +252,7 @@ fn words(bytes: &[u8; 32]) -> [u32; 8] {
     words
 }
 
-/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), of so many counters side by
-/// side.
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), of `N` counters side by side.
 fn philox<const N: usize>(mut counters: [[u32; N]; 4], key: [u32; 2]) -> [[u32; N]; 4] {
     let [mut k0, mut k1] = key;
     for _ in 0..10 {

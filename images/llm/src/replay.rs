@@ -6,7 +6,7 @@ use crate::llama_cpp::{self, Uniforms};
 use crate::noise::{self, Noise, ONE, Seed};
 use crate::sampler::{Draw, Parameters, Slack};
 
-/// The sampler and the seed by which the tokens of an answer are said to have been chosen.
+/// The sampler and the seed by which the tokens of an answer are claimed to have been chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chooser {
     /// Ours, under the seed of the answer.

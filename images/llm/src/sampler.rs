@@ -106,7 +106,7 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// `counts` says how often each token stands in the answer already; `position` is how many there are.
+    /// `counts` holds how often each token stands in the answer already; `position` is how many there are.
     #[must_use]
     pub fn new(
         logits: &[f32],

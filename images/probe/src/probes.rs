@@ -109,7 +109,7 @@ impl Probe {
         }
     }
 
-    /// The action in words, for the report.
+    /// The action as text, for the report.
     pub(crate) const fn tries(self) -> &'static str {
         match self {
             Self::HostLoopback => "to connect to a port that listens on the machine's 127.0.0.1",
@@ -346,7 +346,7 @@ fn fill_file(path: &str, mebibytes: usize) -> Result<String, String> {
 }
 
 /// Starts a process that starts another one in a new session and then ends, so the second process is no child of ours.
-/// Only an observer outside can tell whether it lives on, by `mark` on its command line.
+/// Only an observer outside can see whether it lives on, by `mark` on its command line.
 fn leave_behind(mark: &str) -> Result<String, String> {
     let program = std::env::current_exe().map_err(error_text)?;
     let status = Command::new(program)

@@ -109,7 +109,7 @@ pub struct AuditCheckConversation {
 }
 
 impl AuditCheckConversation {
-    /// Hears a notice. Returns the answers to it, in order.
+    /// Receives a notice. Returns the answers to it, in order.
     ///
     /// # Errors
     /// The database fails. The validator sends the notice again on the next connection.

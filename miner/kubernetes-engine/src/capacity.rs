@@ -147,7 +147,7 @@ mod tests {
     }
 
     proptest! {
-        /// So many pods fit, and not one more.
+        /// This many pods fit, and not one more.
         #[test]
         fn as_many_fit_as_are_said(
             cpu in 0_u32..200_000, wanted_cpu in 1_u32..5_000, gpus in 0_u32..16, wanted_gpus in 0_u32..9,

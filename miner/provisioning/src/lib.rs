@@ -54,7 +54,7 @@ pub struct Order {
 pub struct Notice(Arc<watch::Sender<String>>);
 
 impl Order {
-    /// Says what the executor waits for.
+    /// Reports what the executor waits for.
     pub fn tell(&self, reason: String) {
         self.notice.0.send_if_modified(|told| {
             let is_new = *told != reason;

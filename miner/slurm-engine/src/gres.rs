@@ -1,6 +1,6 @@
 //! Generic resources, as requests and `sinfo` write them: `gpu:2`, `gpu:h100:2(S:0-1)`.
 
-/// So much of one generic resource.
+/// An amount of one generic resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GresAmount {
     /// The resource's name, such as `gpu`.

@@ -19,7 +19,7 @@ use crate::executor_pools::{EngineKind, PoolConfig};
 pub struct Config {
     /// Where to listen. Port 0 takes a free one.
     pub bind: SocketAddr,
-    /// The address validators are told on the chain; the bound address if it is missing.
+    /// The address that validators read on the chain; the bound address if it is missing.
     pub announce: Option<SocketAddr>,
     /// Gets the bound address once the miner is up.
     pub ready_file: Option<PathBuf>,
@@ -35,7 +35,7 @@ pub struct Config {
     pub blacklist: Vec<ValidatorKey>,
     /// Decline job requests without `validator_signature`.
     pub require_validator_signature: bool,
-    /// The hotkey that validators are told as this miner's main one; its own if it is missing.
+    /// The hotkey that is sent to validators as this miner's main one; its own if it is missing.
     pub main_hotkey: Option<Hotkey>,
     /// How long a stopping miner waits for its leases to end, in seconds.
     pub drain_s: u64,
@@ -229,7 +229,7 @@ impl ExecutorConfig {
     /// The name of the pool that this section itself is.
     pub const OWN_POOL: &str = "own";
 
-    /// The problems of this section. `takes_persistent` says whether persistent executors may connect.
+    /// The problems of this section. `takes_persistent` states whether persistent executors may connect.
     fn problems(&self, takes_persistent: bool) -> Vec<Problem> {
         let mut problems = Vec::new();
         problems.extend(PoolConfig::problems_of_all(&self.pools, "executor.pools"));

@@ -185,11 +185,11 @@ pub enum Event {
 pub enum Effect {
     /// The lease is over: its history must be durable before any later effect.
     Ended(LeaseEnding),
-    /// Tell the validator.
+    /// Send the validator a message.
     Tell(Box<MinerToValidator>),
-    /// Tell the validator if it is connected now. It is no part of the history.
+    /// Send the validator a message if it is connected now. The message is no part of the history.
     Live(Box<MinerToValidator>),
-    /// Tell the executor.
+    /// Send the executor a message.
     Order(Box<MinerToExecutor>),
     /// Stop the executor, after a grace period to leave by itself.
     StopExecutor,

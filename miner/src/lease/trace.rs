@@ -1,4 +1,4 @@
-//! The stages of a lease as its validator is told them with the end, if its offer had the context of a trace.
+//! The stages of a lease as they are sent to its validator with the end, if its offer had the context of a trace.
 
 use muster_protocol::trace::TRACE_KEY;
 use muster_protocol::wire::validator_socket::MinerToValidator;

@@ -263,7 +263,7 @@ pub enum Effect {
         /// The message to send.
         message: Box<MinerToExecutor>,
     },
-    /// Tell persistent executors to fetch these images.
+    /// Ask persistent executors to fetch these images.
     Shelve(Vec<ListedImage>),
     /// Stop the executor of a lease.
     StopExecutor {

@@ -93,7 +93,7 @@ fn header(bucket: u64, numbers: &[u64], previous: Digest) -> (HeaderNotice, Dige
     (notice, envelope.digest())
 }
 
-/// Says a notice; the next answer.
+/// Sends a notice; returns the next answer.
 async fn say(validator: &mut Validator, number: u64, notice: AuditNotice) -> AuditReply {
     let message = AuditMessage { number, notice };
     validator

@@ -37,7 +37,7 @@ const LEAST_TRANSFER: Duration = Duration::from_secs(30);
 const UNKNOWN_TRANSFER: Duration = Duration::from_secs(300);
 /// Bytes that an executor fetches in a second, at the least.
 const SLOWEST: u64 = 4 * 1024 * 1024;
-/// A folder that is packed into an archive may have so much in it.
+/// A folder that is packed into an archive may have this many bytes in it.
 const MAX_PACKED: u64 = 1 << 40;
 
 /// Where an output goes.

@@ -48,7 +48,7 @@ pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
     }
 }
 
-/// A number of bytes as people say it.
+/// A number of bytes as people write it.
 pub fn size(bytes: u64) -> String {
     indicatif::HumanBytes(bytes).to_string()
 }

@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// Continues after the end of an attempt: with another miner, or by telling the user.
+    /// Continues after the end of an attempt: with another miner, or by notifying the user.
     pub(crate) fn ended(&mut self, attempt: AttemptId) {
         let Some((job, index)) = self.validator.find(attempt) else {
             return;

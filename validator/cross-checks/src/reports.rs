@@ -57,8 +57,8 @@ impl CrossChecks {
     }
 }
 
-/// Tells the user why a report leads to nothing. Nothing else is stored, so that a later report may be taken, and a job
-/// that waits for its draw still does.
+/// Reports to the user why a report leads to nothing. Nothing else is stored, so that a later report may be taken, and
+/// a job that waits for its draw still does.
 async fn refuse(state: &CheckerState, job: JobId, reason: &str) -> Result<(), StoreError> {
     tracing::info!(%job, reason, "a reported job is not run again");
     state.store.put_refusal(job, reason, state.now()).await

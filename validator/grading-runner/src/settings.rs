@@ -30,8 +30,8 @@ pub struct Settings {
     /// Seconds from the lease of an executor, beyond the spin-up time of its class, to the challenge of an unannounced
     /// probe; at least 1. Up to five seconds are added at random.
     pub probe_startup_s: u64,
-    /// Before an announced batch, one miner in so many is drawn that serves sessions. Its sessions are drained, and its
-    /// executors prove their class in full. 0 draws only miners that serve more sessions than they proved before.
+    /// Before an announced batch, one miner in this many is drawn that serves sessions. Its sessions are drained, and
+    /// its executors prove their class in full. 0 draws only miners that serve more sessions than they proved before.
     pub full_course_one_in: u32,
     /// Seconds to reach the barrier, beyond the spin-up time of the slowest class; at least 1.
     pub gather_s: u64,
@@ -97,7 +97,7 @@ impl Settings {
     /// The grade specification of each graded class.
     ///
     /// # Errors
-    /// The file of thresholds cannot be used, for this reason in words.
+    /// The file of thresholds cannot be used, for this reason, as text.
     pub fn grade_specs(&self) -> Result<Vec<GradeSpec>, String> {
         let file = match &self.floors {
             None => ThresholdsFile::default(),

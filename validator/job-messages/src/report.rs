@@ -122,8 +122,8 @@ pub fn add_complaint(outcome: Outcome, complaint: Option<&str>) -> Outcome {
     }
 }
 
-/// Says of an image that came to none of several miners of different owners that its registry is slow or away. That is
-/// the user's fault, as far as anyone can know.
+/// States of an image that came to none of several miners of different owners that its registry is slow or away. That
+/// is the user's fault, as far as anyone can know.
 pub fn explain_slow_image(outcome: Outcome, image: &str, miners: u32) -> Outcome {
     match outcome {
         Outcome::HordeFailed(details) if miners > 1 => {

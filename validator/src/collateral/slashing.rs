@@ -94,7 +94,7 @@ impl CollateralView {
         }
     }
 
-    /// Tells the order's effect. Changes nothing.
+    /// Reports the order's effect. Changes nothing.
     async fn preview(
         &self,
         watched: &WatchedSource,

@@ -21,7 +21,7 @@ pub(crate) struct WatchedSource {
     pub(crate) source: Arc<dyn CollateralSource>,
     pub(crate) interval: Duration,
     pub(crate) latest: RwLock<LatestReading>,
-    /// Told when the source should be read now: a miner came, or was slashed.
+    /// Notified when the source should be read now: a miner came, or was slashed.
     pub(crate) wake: Notify,
     /// One slash at a time.
     pub(crate) slashing: Mutex<()>,

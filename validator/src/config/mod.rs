@@ -189,7 +189,7 @@ pub struct QueueConfig {
     pub max_jobs: usize,
     /// Jobs of one account that may wait.
     pub max_per_account: usize,
-    /// Seconds that a job may wait whose terms do not say.
+    /// Seconds that a job may wait whose terms state no limit.
     pub default_s: u64,
 }
 

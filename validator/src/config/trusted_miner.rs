@@ -15,7 +15,8 @@ pub struct TrustedMinerConfig {
     pub hotkey: Option<MinerKey>,
     /// The address at which it listens.
     pub address: Option<SocketAddr>,
-    /// The SHA-256 of its port's certificate, as its log says it. Absent, the one on the chain counts, if there is one.
+    /// The SHA-256 of its port's certificate, as its log shows it. Absent, the one on the chain counts, if there
+    /// is one.
     pub certificate: Option<Digest>,
 }
 

@@ -21,7 +21,7 @@ use crate::tool::quietly;
 const STAND_IN: &str = "muster/test:1";
 /// The image of the container that holds a pod's network.
 const PAUSE: &str = "muster/pause:1";
-/// GPUs that each node says it has. They are numbers, as a device plugin would report them.
+/// GPUs that each node reports. They are numbers, as those of a device plugin would be.
 pub(super) const GPUS: usize = 2;
 const READY: Duration = Duration::from_secs(120);
 /// Folders below which the kubelets keep their control groups.

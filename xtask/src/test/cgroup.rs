@@ -126,7 +126,7 @@ impl Cgroup {
     /// Bounds the group, with all groups below it, to thousandths of a core.
     ///
     /// # Errors
-    /// The kernel does not schedule by groups, or this user may not say so.
+    /// The kernel does not schedule by groups, or this user may not set it.
     pub(super) fn bound(&self, millicores: u64) -> anyhow::Result<()> {
         ensure!(millicores > 0, "a group without any time does not run");
         let quota = quota_us(millicores);

@@ -15,12 +15,12 @@ pub(super) enum Console {
 }
 
 impl Console {
-    /// A console that keeps what is said.
+    /// A console that keeps what is printed.
     pub(super) fn kept() -> Self {
         Self::Kept(Arc::default())
     }
 
-    /// Says a line, or several.
+    /// Prints a line, or several.
     pub(super) fn say(&self, words: fmt::Arguments<'_>) {
         match self {
             Self::Screen => println!("{words}"),

@@ -55,7 +55,8 @@ pub(super) struct TestEngine {
     address: Option<String>,
 }
 
-/// The network of an engine beside the machine's. An engine that is told to have no bridge takes the machine's away.
+/// The network of an engine beside the machine's. An engine that is configured to have no bridge takes the
+/// machine's away.
 struct Bridge(String);
 
 impl Bridge {
@@ -123,7 +124,7 @@ impl TestEngine {
     }
 
     /// Starts an engine beside the machine's, which has its daemon and its containers below `control`, a group that is
-    /// bounded to so many thousandths of a core.
+    /// bounded to `millicores` thousandths of a core.
     pub(super) fn start_below(control: &Cgroup, millicores: u64) -> anyhow::Result<Self> {
         let program = program()
             .filter(|_| root())

@@ -93,7 +93,7 @@ const NEEDS: &[Need] = &[
     },
 ];
 
-/// Installs what is missing; fails, and says how to get it, if something stays missing.
+/// Installs what is missing; fails, and prints how to get it, if something stays missing.
 pub(super) fn run(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let missing = missing();
     if missing.is_empty() {

@@ -70,7 +70,7 @@ pub(super) fn run(shared: &SharedState, steps: &[&Step]) -> Report {
 }
 
 impl Progress<'_> {
-    /// Runs a step after its needs; says nothing and runs nothing once the user has interrupted.
+    /// Runs a step after its needs; prints nothing and runs nothing once the user has interrupted.
     fn run_step(&self, step: &Step, needs: &[&'static str], console: &Console) {
         self.wait_for(needs, console);
         if !self.shared.interrupt.requested() {
@@ -102,7 +102,7 @@ impl Progress<'_> {
         self.changed.notify_all();
     }
 
-    /// Waits until all of them have ended. The main lane shows meanwhile what the side lane has said.
+    /// Waits until all of them have ended. The main lane shows meanwhile what the side lane has printed.
     fn wait_for(&self, needs: &[&'static str], console: &Console) {
         let mut state = self.state();
         loop {
@@ -145,7 +145,7 @@ fn outcome_of(step: impl FnOnce() -> anyhow::Result<Outcome>) -> Outcome {
     }
 }
 
-/// Prints what the side lane said.
+/// Prints what the side lane printed.
 fn show(state: &mut LaneState) {
     print!("{}", std::mem::take(&mut state.unshown));
 }

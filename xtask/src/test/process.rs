@@ -1,4 +1,4 @@
-//! Children: run one in the foreground, hear what it says, stop it when the user has had enough.
+//! Children: run one in the foreground, read what it prints, stop it when the user has had enough.
 
 use std::{
     io::{BufRead, BufReader, Read},

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::{Run, process::quietly, report::Outcome};
 use crate::{cache, tool::Prebuilt};
 
-/// A client, and the variable that tells tests which interpreter has it.
+/// A client, and the variable that names to tests the interpreter with it.
 struct Client {
     /// As pip takes them; together they name the environment.
     requirements: &'static [&'static str],

@@ -116,7 +116,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Takes a step's outcome and says it.
+    /// Takes a step's outcome and prints it.
     pub(super) fn add(&mut self, console: &Console, step: &'static str, cost: Cost, outcome: Outcome) {
         console.say(format_args!("--- {step}: {outcome} ({})", Time(cost.wall)));
         self.steps.push((step, cost, outcome));
@@ -189,7 +189,7 @@ impl fmt::Display for Cost {
     }
 }
 
-/// A duration as a person says it: `4.2 s`, `12 min 03 s`.
+/// A duration as a person writes it: `4.2 s`, `12 min 03 s`.
 pub(crate) struct Time(pub(crate) Duration);
 
 impl fmt::Display for Time {

@@ -1,6 +1,6 @@
 //! The services that run beside the tests, and the variables by which the tests find them.
 //!
-//! A service that cannot be had leaves its variable unset: the tests that need it fail by name and say why.
+//! A service that cannot be had leaves its variable unset: the tests that need it fail by name and report why.
 
 use std::path::Path;
 

@@ -320,7 +320,7 @@ fn counted(run: &Run<'_>, mut cargo: Command, parse: fn(&str) -> Option<Counts>)
     Ok(judge(status.success(), &status.to_string(), parse(&output)))
 }
 
-/// A runner that fails without a failed test, or says nothing at all, has failed in another way.
+/// A runner that fails without a failed test, or prints nothing at all, has failed in another way.
 fn judge(success: bool, status: &str, counts: Option<Counts>) -> Outcome {
     let error = match counts {
         None => Some(format!("no summary, {status}")),

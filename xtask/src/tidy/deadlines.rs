@@ -16,7 +16,7 @@ const SAYS: &str = "a test has a private deadline: wait with `muster_testbed::{u
 const PAUSED: &str = "// paused time";
 const BOUNDS: &str = "// bounds: ";
 
-/// A constant with one of these words in its name says how long somebody waits.
+/// A constant with one of these words in its name states how long somebody waits.
 const WAITING: &[&str] = &[
     "PATIENCE",
     "PATIENT",

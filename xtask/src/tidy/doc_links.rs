@@ -95,7 +95,7 @@ fn item_path<'a>(link: &MarkdownLink<'a>) -> Option<Vec<&'a str>> {
         .and_then(|item| item.strip_suffix('`'))
         .unwrap_or(item);
     let item = item.split('#').next()?;
-    // `mod@name` and `name()` tell items of one name apart.
+    // `mod@name` and `name()` distinguish items of one name.
     let item = item.split_once('@').map_or(item, |(_, item)| item);
     let item = item.trim_end_matches("()").trim_end_matches('!');
     let item = item.split('<').next()?;

@@ -64,7 +64,7 @@ fn comment_length(found: &str) -> Option<usize> {
     Some(found.len() - rest.len())
 }
 
-/// The length of the text that begins here, up to its closing quote; the code before it says whether it is a raw one.
+/// The length of the text that begins here, up to its closing quote; the code before it shows whether it is a raw one.
 fn text_length(code: &str, found: &str) -> Option<usize> {
     let inside = found.get(1..)?;
     let opening = code.trim_end_matches('#');

@@ -119,7 +119,7 @@ struct BlockCounter {
 }
 
 impl BlockCounter {
-    /// Notes a block. `elsewhere` tells that another endpoint than the last one reports it.
+    /// Notes a block. `elsewhere` is set if another endpoint than the last one reports it.
     fn seen(&mut self, number: u64, elsewhere: bool) {
         if self.told.is_some_and(|told| number < told) {
             if elsewhere {

@@ -104,7 +104,7 @@ impl CallRejection {
 
     /// The rejection for a JSON-RPC error of a submission: 1010 and its kin.
     ///
-    /// Nodes put the reason into `data`, in words (`Custom error: 12`) or as a debugging form (`Custom(12)`).
+    /// Nodes put the reason into `data`, as text (`Custom error: 12`) or as a debugging form (`Custom(12)`).
     pub fn from_pool(code: i32, message: &str, data: Option<&str>) -> Self {
         let detail = data.unwrap_or_default().trim_matches('"');
         if let Some(number) = custom_code(detail).or_else(|| custom_code(message)) {
@@ -138,7 +138,7 @@ impl CallRejection {
             12 => Self::ServingTooFast,
             15 => Self::RevealRoundOver,
             16 => Self::NoCommit,
-            // One number means both too early and too late; the caller's commit tells which.
+            // One number means both too early and too late; the caller's commit shows which.
             17 => Self::NotRevealTime,
             18 => Self::UnequalLists,
             255 => Self::BadRequest,

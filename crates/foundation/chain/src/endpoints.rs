@@ -141,7 +141,7 @@ impl Endpoint {
                     }
                     Err(error) => {
                         let dial_again = error.is_unreachable() && self.links.len() == 1;
-                        // A wrong chain tells an operator more than an endpoint that does not answer.
+                        // A wrong chain informs an operator better than an endpoint that does not answer.
                         if !matches!(failure, Some(ChainError::WrongChain { .. })) {
                             failure = Some(error);
                         }

@@ -109,7 +109,7 @@ impl Metagraph {
                 .enumerate()
                 .map(neuron)
                 .collect::<Result<_, String>>()?,
-            // They are stored apart from what the chain tells of the metagraph.
+            // They are stored apart from what the chain reports of the metagraph.
             certificates: BTreeMap::new(),
         })
     }

@@ -94,7 +94,7 @@ impl ChainClient {
     ///
     /// # Errors
     /// No endpoint answers, a rejection such as too little balance, or [`ChainError::Unconfirmed`]: the transfer may or
-    /// may not have happened, and the receiver's [`Self::balance`] tells. It is never sent twice.
+    /// may not have happened, and the receiver's [`Self::balance`] shows it. It is never sent twice.
     pub async fn transfer(
         &self,
         from: &Keypair,

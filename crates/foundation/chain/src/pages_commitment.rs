@@ -1,4 +1,4 @@
-//! The part of a validator's commitment that says where it serves its pages. Pure.
+//! The part of a validator's commitment that states where it serves its pages. Pure.
 //!
 //! ComputeHorde's validators commit a JSON object with the address of their contract; `muster` is one more key of it.
 
@@ -12,7 +12,7 @@ pub(crate) fn pages(commitment: &str) -> Option<SocketAddr> {
     value.get("muster")?.get("pages")?.as_str()?.parse().ok()
 }
 
-/// The commitment with this address, beside what it said before. A text that is no JSON object is replaced.
+/// The commitment with this address, beside its earlier content. A text that is no JSON object is replaced.
 pub(crate) fn with_pages(before: Option<&str>, pages: SocketAddr) -> String {
     let before = before.and_then(|text| serde_json::from_str(text).ok());
     let mut object: Map<String, Value> = before.unwrap_or_default();

@@ -111,7 +111,7 @@ impl ChainClient {
     ///
     /// # Errors
     /// [`ChainError::NotRegistered`], a refusal with its name (no permit, too fast, version key, …), the endpoint, or
-    /// [`ChainError::Unconfirmed`], after which [`Self::read_onchain_weights`] tells whether it happened.
+    /// [`ChainError::Unconfirmed`], after which [`Self::read_onchain_weights`] shows whether it happened.
     pub async fn submit_weights(
         &self,
         key: &Keypair,

@@ -146,14 +146,14 @@ pub enum CommitLoss {
 /// Decides the next step about a commit by the state of the chain. `hash` is that of a commit which this validator
 /// reveals.
 ///
-/// The rows of a chain are scaled so that the largest weight is 65535, and so are ours; comparing them tells whether
+/// The rows of a chain are scaled so that the largest weight is 65535, and so are ours; comparing them shows whether
 /// ours are in force.
 pub fn assess_commit(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnChainWeights) -> CommitStatus {
     let Some(committed) = pending.committed else {
         return CommitStatus::Wait;
     };
     if seen.block <= committed.block {
-        // An endpoint that is behind the block of the commit cannot tell.
+        // An endpoint that is behind the block of the commit cannot show it.
         return CommitStatus::Wait;
     }
     let due = committed

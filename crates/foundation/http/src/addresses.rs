@@ -102,7 +102,7 @@ impl AddressRules {
     }
 
     /// As [`Self::permit`], for a connection that is made now: an address of this machine must be listed, public or
-    /// not. `is_own` says whether an address is this machine's.
+    /// not. `is_own` returns whether an address is this machine's.
     pub fn permit_now(&self, host: &str, at: SocketAddr, is_own: impl FnOnce(IpAddr) -> bool) -> bool {
         let address = at.ip().to_canonical();
         self.lists(host, address, at.port()) || (is_public(address) && !is_own(address))

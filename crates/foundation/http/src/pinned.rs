@@ -66,7 +66,7 @@ pub async fn look_up(lookup: &dyn NameLookup, host: &str, port: u16) -> Result<V
     Ok(found)
 }
 
-/// Those of a name's addresses that the rules permit for a connection that is made now; never empty. `is_own` says
+/// Those of a name's addresses that the rules permit for a connection that is made now; never empty. `is_own` returns
 /// whether an address is this machine's.
 ///
 /// # Errors
@@ -87,7 +87,7 @@ pub fn permitted_now(
     Ok(permitted)
 }
 
-/// Resolves a name and returns those of its addresses that the rules permit; never empty. `is_own` says whether an
+/// Resolves a name and returns those of its addresses that the rules permit; never empty. `is_own` returns whether an
 /// address is this machine's.
 ///
 /// # Errors

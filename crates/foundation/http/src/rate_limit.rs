@@ -242,7 +242,7 @@ mod tests {
     }
 
     proptest! {
-        /// A check tells what a request would be told.
+        /// A check returns the answer that a request would get.
         #[test]
         fn a_check_agrees_with_a_request(per_minute in 0_u32..50, pauses in proptest::collection::vec(0_i64..3000, 1..100)) {
             let mut buckets = RateLimiter::new(per_minute);

@@ -53,7 +53,7 @@ pub fn countersign(
 /// Checks the validator's half of a receipt, its limits, and that it is not from the future.
 ///
 /// # Errors
-/// The fault of the receipt, in words for the peer.
+/// The fault of the receipt, as a text for the peer.
 pub fn verify_offered(
     offered: OfferedReceipt,
     now: Timestamp,
@@ -73,7 +73,7 @@ pub fn verify_offered(
 /// Checks both signatures of a receipt, its limits, and that it is not from the future.
 ///
 /// # Errors
-/// The fault of the receipt, in words for the peer that served it.
+/// The fault of the receipt, as a text for the peer that served it.
 pub fn verify_receipt(receipt: Receipt, now: Timestamp) -> Result<Verified<Receipt>, VerifyError> {
     check_content(&receipt.payload, now)?;
     let message = receipt.payload.signed_bytes();

@@ -1,4 +1,5 @@
-//! How a role tells its supervisor that it is up and at which address: one log line, and a file that appears whole.
+//! How a role reports to its supervisor that it is up and at which address: one log line, and a file that
+//! appears whole.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;

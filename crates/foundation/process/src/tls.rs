@@ -148,7 +148,7 @@ pub fn client_without_certificate(server: Digest) -> Result<ClientConfig, TlsErr
         .with_no_client_auth())
 }
 
-/// The server name by which a client says which certificate it knows; it is no host's name.
+/// The server name by which a client names the certificate that it knows; it is no host's name.
 ///
 /// # Errors
 /// None in practice: the name has letters, digits and dots.

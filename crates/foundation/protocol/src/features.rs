@@ -1,4 +1,5 @@
-//! The features by which two Muster peers tell one another, beside the version, which additions each of them knows.
+//! The features by which two Muster peers report to one another, beside the version, which additions each of
+//! them knows.
 
 use std::fmt;
 
@@ -19,13 +20,13 @@ const MAX_READ: usize = 1024;
 pub enum Feature {
     /// `terms`: the key `muster` of a job with its terms and its account.
     Terms,
-    /// `fetching`: the message by which an executor says that it is there and fetches the image.
+    /// `fetching`: the message by which an executor reports that it is there and fetches the image.
     Fetching,
     /// `private-images`: images from an archive of the user's, or from a registry that wants the user's credentials.
     PrivateImages,
-    /// `queue`: the message that tells the place of a waiting job.
+    /// `queue`: the message that reports the place of a waiting job.
     Queue,
-    /// `capacity`: the message that tells what a validator's miners offer. A facilitator with the feature shows it to
+    /// `capacity`: the message that reports what a validator's miners offer. A facilitator with the feature shows it to
     /// users, and lists their jobs by status.
     Capacity,
     /// `reattach`: an executor comes back to its lease after a lost connection, and a miner keeps the lease meanwhile.
@@ -35,17 +36,17 @@ pub enum Feature {
     Results,
     /// `webhooks`: a facilitator sends a message about a job's end to a URL of the user's.
     Webhooks,
-    /// `machines`: the messages that tell of miners' machines, from miner to validator and from validator to
+    /// `machines`: the messages that describe miners' machines, from miner to validator and from validator to
     /// facilitator.
     Machines,
-    /// `metrics`: rules for metrics in a job's terms, and the messages that tell what a running program reports.
+    /// `metrics`: rules for metrics in a job's terms, and the messages that carry what a running program reports.
     Metrics,
     /// `trace`: the context of a job's trace goes with the job, and the times of its stages come back with its end.
     Trace,
-    /// `cross-checks`: a job's terms may declare it deterministic, and the messages that tell what running it again
+    /// `cross-checks`: a job's terms may declare it deterministic, and the messages that report what running it again
     /// showed, and which answers are refunded.
     CrossChecks,
-    /// `audits`: the messages by which a validator shows miners its spot checks, and by which executors tell their
+    /// `audits`: the messages by which a validator shows miners its spot checks, and by which executors report to their
     /// miners what they have signed.
     Audits,
     /// `checkpoints`: a job's terms may say where it leaves checkpoints, and the messages by which they are kept and

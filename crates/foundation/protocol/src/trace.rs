@@ -51,7 +51,7 @@ open_enum!(
         Run = "run",
         /// The program answers requests.
         Serve = "serve",
-        /// The program was told to stop.
+        /// The program was asked to stop.
         Stop = "stop",
         /// The outputs are collected and delivered.
         Collect = "collect",
@@ -65,7 +65,7 @@ open_enum!(
 /// The time of one stage, by the clock of its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTime {
-    /// The role that went through the stage and tells it.
+    /// The role that went through the stage and reports it.
     pub role: ParticipantType,
     /// The stage that began and ended.
     pub stage: TraceStage,
@@ -78,7 +78,7 @@ pub struct StageTime {
     pub took_us: u64,
 }
 
-/// The stages of a job as one role knows them: its own, and those that the roles behind it told.
+/// The stages of a job as one role knows them: its own, and those that the roles behind it reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobTrace {
     /// The trace context that the role was given.
@@ -168,7 +168,7 @@ impl JobTrace {
         Some(trace)
     }
 
-    /// Reads a trace that a peer told; `None` for any other form.
+    /// Reads a trace that a peer sent; `None` for any other form.
     pub fn read(value: &Value) -> Option<Self> {
         let mut trace = Self::deserialize(value).ok()?;
         trace.stages.truncate(MAX_STAGES);

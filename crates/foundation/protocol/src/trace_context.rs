@@ -61,9 +61,9 @@ impl TraceId {
 }
 
 impl SpanId {
-    /// The id of a stage. It follows from what the stage is, so a role that starts again tells the same id: the first 8
-    /// bytes of SHA-256(`muster/span/1` ‖ trace ‖ owner ‖ role ‖ 0 ‖ stage). The owner is the attempt's or the job's
-    /// UUID.
+    /// The id of a stage. It follows from what the stage is, so a role that starts again reports the same id: the
+    /// first 8 bytes of SHA-256(`muster/span/1` ‖ trace ‖ owner ‖ role ‖ 0 ‖ stage). The owner is the attempt's or the
+    /// job's UUID.
     pub fn of(trace: TraceId, owner: [u8; 16], role: &str, stage: &str) -> Self {
         let mut hash = Sha256::new();
         for part in [b"muster/span/1".as_slice(), &trace.0, &owner] {

@@ -115,7 +115,7 @@ async fn run(
     send(&exporter, &scope, &mut gathered, is_away).await;
 }
 
-/// Sends what was gathered, and returns whether the collector is away. It is told once in the log.
+/// Sends what was gathered, and returns whether the collector is away. The change is logged once.
 async fn send(
     exporter: &SpanExporter,
     scope: &InstrumentationScope,

@@ -1,4 +1,4 @@
-//! Sends the stages of jobs as spans to an OpenTelemetry collector. Off unless a process is told where one is.
+//! Sends the stages of jobs as spans to an OpenTelemetry collector. Off unless a process is given the address of one.
 //!
 //! A role calls [`export`] when it knows all times of a job or of an attempt. Without [`start`] that is a load and a
 //! branch. Spans wait in a bounded queue: a collector that is slow or away costs spans, never a job.

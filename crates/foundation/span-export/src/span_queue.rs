@@ -19,7 +19,7 @@ pub struct SpanBatch {
     pub spans: Vec<StageSpan>,
     /// Whether the caller may have recorded the trace; the spans of another are not exported.
     pub sampled: bool,
-    /// The failure of the job or of the attempt, in words, which marks the root span; `None` if all went well.
+    /// The failure of the job or of the attempt, as text, which marks the root span; `None` if all went well.
     pub failed: Option<String>,
     /// Further attributes of every span, such as `muster.job`.
     pub labels: Vec<(&'static str, String)>,

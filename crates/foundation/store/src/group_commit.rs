@@ -110,7 +110,7 @@ struct ScriptedWrite {
     done: CommitReply,
 }
 
-/// Tells the caller that waits for a commit whether its write is in it.
+/// Notifies the caller that waits for a commit whether its write is in it.
 type CommitReply = oneshot::Sender<Result<bool, StoreError>>;
 
 /// Run before each write but the first: the write before it stays, and the next one can be undone by itself.
@@ -121,7 +121,7 @@ struct OpenTransaction {
     connection: PoolConnection<Any>,
     /// The statement that begins the transaction and its guard; `None` once it has begun.
     head: Option<(&'static str, TransactionGuard)>,
-    /// Callers whose writes are in the transaction, in order, each with its operation in words.
+    /// Callers whose writes are in the transaction, in order, each with its operation as text.
     waiting: Vec<(&'static str, CommitReply)>,
     /// Callers whose scripts changed too few rows. They are answered after the commit, when the rows that they met are
     /// durable.

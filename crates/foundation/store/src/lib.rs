@@ -5,7 +5,7 @@
 //! * Columns are `TEXT` and `BIGINT` only. Times are microseconds in `BIGINT`; ids, keys and JSON are `TEXT`, so that
 //!   the order of a signed object's keys survives. A flag is a `BIGINT` of 0 or 1.
 //! * Placeholders are `$1`, `$2`, …
-//! * Upserts are `INSERT … ON CONFLICT (…) DO NOTHING` or `DO UPDATE SET x = excluded.x`; `rows_affected()` says
+//! * Upserts are `INSERT … ON CONFLICT (…) DO NOTHING` or `DO UPDATE SET x = excluded.x`; `rows_affected()` shows
 //!   whether the row is new.
 //! * A sum is a `NUMERIC` in PostgreSQL: write `CAST(SUM(x) AS BIGINT)`. `COUNT(*)` is a `BIGINT` already.
 //! * There is no `AUTOINCREMENT`: ids are our own, or `COALESCE(MAX(seq), 0) + 1` inside the transaction that inserts.

@@ -1,6 +1,6 @@
 //! Retention: rows that have had their time are deleted in small steps, beside the work of the role.
 //!
-//! A role says which rows may go at a time ([`RetentionRules`]); its decisions are pure functions over [`cutoff`].
+//! A role states which rows may go at a time ([`RetentionRules`]); its decisions are pure functions over [`cutoff`].
 //! [`sweep`] carries the deletions out. Each step is one transaction with a bounded number of rows, and between two
 //! steps the writer is free, so no request waits for a sweep. [`run_janitor`] sweeps at intervals and reports the size
 //! of every table.
@@ -239,7 +239,7 @@ pub async fn read_cutoff(
 }
 
 /// The time before which rows may go at `now`: the old ones, and those beyond a number. `newest_beyond` is the time of
-/// the newest row beyond that number, if there are so many.
+/// the newest row beyond that number, if there is one.
 pub fn cutoff(now: Timestamp, keep: Keep, newest_beyond: Option<Timestamp>) -> Timestamp {
     let by_number = newest_beyond.map_or(i64::MIN, |newest| newest.micros().saturating_add(1));
     keep.oldest(now).max(Timestamp::from_micros(by_number))

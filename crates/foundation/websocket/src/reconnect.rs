@@ -36,7 +36,7 @@ impl Reconnecting {
     /// cancelled.
     ///
     /// A connection that lived longer than the wait that would follow it counts as good: the next failure starts from
-    /// the shortest wait again. So does one that did its work, as [`AfterConnection::AgainSoon`] says. One that is
+    /// the shortest wait again. So does one that did its work, as [`AfterConnection::AgainSoon`] states. One that is
     /// accepted and dropped at once does not. So a line that breaks every few
     /// seconds is away for a fraction of that time, and a server that drops everybody is not overrun.
     ///

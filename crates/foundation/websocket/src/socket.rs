@@ -197,7 +197,7 @@ impl SocketReader {
     /// The next message; `None` once the peer has closed. Pings a silent peer meanwhile. Cancel-safe.
     ///
     /// # Errors
-    /// Each kind of bad frame by name; [`SocketError::is_fatal`] says whether another call can succeed.
+    /// Each kind of bad frame by name; [`SocketError::is_fatal`] returns whether another call can succeed.
     pub async fn recv(&mut self) -> Result<Option<String>, SocketError> {
         if self.closed.is_some() {
             return Ok(None);

@@ -72,7 +72,7 @@ pub(crate) async fn dial_pinned(
     dial(tcp, Some(name), url, Arc::new(config), limits).await
 }
 
-/// `name` tells the peer which of its certificates is known.
+/// `name` shows the peer which of its certificates is known.
 async fn dial(
     tcp: impl Future<Output = io::Result<TcpStream>>,
     name: Option<ServerName<'static>>,

@@ -262,7 +262,7 @@ pub enum UnusableReason {
 }
 
 impl UnusableReason {
-    /// The reason in words.
+    /// The reason as text.
     pub const fn explanation(self) -> &'static str {
         match self {
             Self::NoTokenIds => "the ids of its tokens are not known, and they do not follow from its text",

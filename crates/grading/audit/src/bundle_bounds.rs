@@ -17,7 +17,7 @@ const MAX_KNOWN_REQUEST: usize = 64 * 1024;
 /// The most hotkeys of a coldkey.
 const MAX_MINERS: usize = 256;
 
-/// The bound that a bundle exceeds, in words; `None` if it exceeds none.
+/// The bound that a bundle exceeds, as text; `None` if it exceeds none.
 pub(crate) fn exceeded_bound(bundle: &AuditBundle) -> Option<&'static str> {
     if bundle.miners.len() > MAX_MINERS {
         return Some("it has more miners than 256");

@@ -1,8 +1,8 @@
 //! The validator's own prompts: a list that it commits to before it sends them, and their order.
 //!
 //! A conviction rests on answers that may be published. The validator takes its own prompts from the list in order, so
-//! it cannot search for prompts on which honest engines differ. Each prompt has a salt, so the root tells nobody a
-//! prompt that can be guessed.
+//! it cannot search for prompts on which honest engines differ. Each prompt has a salt, so the root reveals no prompt,
+//! not even one that can be guessed.
 //!
 //! The pseudonym under which a prompt is asked follows from its salt and from a block that did not exist when the list
 //! was committed to. The nonce, and so the seed, follows from the pseudonym, so a validator that searches for salts
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 const OWN_CLIENT_TAG: &[u8] = b"muster/own-client/2";
 const OWN_NONCE_TAG: &[u8] = b"muster/own-nonce/1";
-/// The bit of a salt's first byte that says whether its prompt is asked with a nonce, as some clients do.
+/// The bit of a salt's first byte that states whether its prompt is asked with a nonce, as some clients do.
 const NONCE_BIT: u8 = 0x80;
 
 /// One prompt of the list: the body of a request.
@@ -40,7 +40,7 @@ impl Canary {
     }
 
     /// The client's nonce with which the prompt is asked, by the same block; `None` if it is asked without one. The
-    /// salt says which, so the validator has no choice once it has committed to the list.
+    /// salt decides it, so the validator has no choice once it has committed to the list.
     pub fn client_nonce(&self, block_hash: &Digest) -> Option<RequestNonce> {
         self.has_nonce().then(|| {
             let bytes = [OWN_NONCE_TAG, self.salt.as_slice(), block_hash.as_bytes()].concat();

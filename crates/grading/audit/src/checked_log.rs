@@ -401,7 +401,7 @@ impl AttestedSession {
         }
         let origin = check_origin(bucket, lists, seen, evidence, &proof);
         let origin = origin.ok_or(ReplayError::Canary { session, sequence })?;
-        // Without the share nobody can tell whether the answer was drawn.
+        // Without the share nobody can check whether the answer was drawn.
         let ppm = bucket
             .shares
             .get(&self.statement.miner)

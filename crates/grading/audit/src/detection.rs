@@ -2,7 +2,7 @@
 //! of these numbers: simulated by the real test.
 //!
 //! As in [`crate::draw_curve`], half of a calibration's answers make the tables and the other half are drawn. The
-//! interval beside each median comes from drawing that other half itself again, with replacement: it says how far the
+//! interval beside each median comes from drawing that other half itself again, with replacement: it shows how far the
 //! median follows from the answers that happened to be measured. At one entropy, answers are made of tokens that are
 //! drawn one by one from those that were measured there.
 
@@ -15,11 +15,11 @@ use crate::margin_cells::{CellCounts, ENTROPY_BINS, MARGIN_BINS};
 use crate::seeded_numbers::SeededNumbers;
 use crate::wilson::RateInterval;
 
-/// Fewer tokens than this at an entropy say nothing about an engine there.
+/// Fewer tokens than this at an entropy show nothing about an engine there.
 const LEAST_TOKENS: u32 = 100;
 /// The made-up answers from which those of one entropy are drawn.
 const POOL: usize = 40;
-/// Of so many medians, one in forty is left out at each end: an interval of 95 in 100.
+/// Of the medians, one in forty is left out at each end: an interval of 95 in 100.
 const LEFT_OUT: usize = 40;
 
 /// The settings of a simulation.

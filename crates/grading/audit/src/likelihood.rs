@@ -5,7 +5,7 @@ use crate::honest_bound::HonestBound;
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MARGIN_BINS};
 use crate::wilson::BILLION;
 
-/// log₂(e⁸) in Q32: the most that one answer says.
+/// log₂(e⁸) in Q32: the most that one answer counts.
 pub const CAP_LOG2: i64 = 49_570_624_149;
 
 /// The base-2 logarithms of the likelihood ratios of all cells, in Q32.
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn where_no_honest_token_is_off_a_token_that_is_off_speaks_against_the_miner() {
-        // The bound then allows tokens that are off at any distance, so all distances say the same.
+        // The bound then allows tokens that are off at any distance, so all distances count the same.
         let bound = HonestBound::of(&[row([4_000, 0, 0, 0, 0, 0, 0, 0, 0])]);
         let table = LikelihoodTable::new(&bound, &row([870, 50, 40, 20, 10, 5, 4, 1, 0]));
         let logs = table.logs(2);

@@ -35,9 +35,9 @@ pub enum MissingCause {
     NoTokenIds,
     /// The engine broke off or fell silent. The session's proof says so.
     BrokenOff,
-    /// The connection ended before the answer did, and the client was still there. The validator says so.
+    /// The connection ended before the answer did, and the client was still there. The validator reports it.
     Cut,
-    /// No valid proof came for the answer. The validator says so.
+    /// No valid proof came for the answer. The validator reports it.
     Unproven,
 }
 
@@ -48,7 +48,7 @@ pub enum Delivery {
     Whole,
     /// The client lacks the answer, or what would check it.
     Missing(MissingCause),
-    /// Nothing can be said: the client or the session's own end cut the answer. It is not tested.
+    /// Nothing can be concluded: the client or the session's own end cut the answer. It is not tested.
     Neutral,
 }
 
@@ -167,7 +167,7 @@ pub(crate) fn delivery_of(answer: &CheckedAnswer<'_>) -> Delivery {
     let cause = match answer.proof.end {
         StreamEnd::EngineFailed | StreamEnd::EngineSilent => Some(MissingCause::BrokenOff),
         StreamEnd::Completed | StreamEnd::ClientGone | StreamEnd::Oversize | StreamEnd::SessionClosed => {
-            // The session may say that its client went away although it was there: only the validator knows.
+            // The session may state that its client went away although it was there: only the validator knows.
             answer.evidence.cut.then_some(MissingCause::Cut)
         }
     };
@@ -340,7 +340,7 @@ mod tests {
             prop_assert!(60_000 * likelihood(true) + 940_000 * likelihood(false) > 1_000_000 * ONE);
         }
 
-        /// Whole answers never speak against a miner, and neutral ones say nothing.
+        /// Whole answers never speak against a miner, and neutral ones count for neither side.
         #[test]
         fn more_whole_answers_never_bring_an_alarm(missing in 0_usize..12, whole in 0_usize..200, at in 0_usize..200) {
             let mut answers = vec![Delivery::Whole; whole];

@@ -1,4 +1,4 @@
-//! The evidence of one answer by itself, as a client is told it that reported the answer.
+//! The evidence of one answer by itself, as it is sent to the client that reported the answer.
 
 use crate::calibration::{Calibration, CalibrationLevel, Statistic};
 use crate::fixed_point::ONE;

@@ -354,7 +354,7 @@ enum ReferenceFinding {
 }
 
 impl ReferenceFinding {
-    /// min(L, e⁸) of the answer for each alternative. False ids say as much as an answer can say: no honest engine
+    /// min(L, e⁸) of the answer for each alternative. False ids count as much as an answer can count: no honest engine
     /// states them, and every alternative may.
     fn likelihoods(&self, tables: &[LikelihoodTable]) -> Vec<u128> {
         match self {

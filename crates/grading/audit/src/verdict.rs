@@ -15,7 +15,8 @@ const HALF_QUALITY: u16 = 500;
 /// The verdict about the answers of one coldkey's miners for one model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing can be said. If the reason is the validator's, the answers are paid as if they had not been audited.
+    /// Nothing can be concluded. If the reason is the validator's, the answers are paid as if they had not
+    /// been audited.
     Unproven(UnprovenReason),
     /// The answers do not speak against the miner.
     Consistent,
@@ -29,7 +30,7 @@ pub enum Verdict {
     Convicted,
 }
 
-/// The reason why nothing can be said.
+/// The reason why nothing can be concluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnprovenReason {
     /// The engine has no calibration of level 1.
@@ -71,7 +72,7 @@ impl Verdict {
         Self::of_name(name).is_some_and(Self::accuses)
     }
 
-    /// Whether the verdict accuses the coldkey: it is told, it can be appealed against, and it takes sessions away.
+    /// Whether the verdict accuses the coldkey: it is reported, it can be appealed against, and it takes sessions away.
     pub const fn accuses(self) -> bool {
         match self {
             Self::Suspect | Self::Convicted => true,

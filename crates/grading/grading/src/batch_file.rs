@@ -117,7 +117,7 @@ pub struct ProofEvidence {
     pub sent_us: u64,
     /// [`Evidence::to_bytes`] in base64.
     pub evidence: String,
-    /// A failure that is not a message, in words.
+    /// A failure that is not a message, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// The session's signed response proofs, one per answer.

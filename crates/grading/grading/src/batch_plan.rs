@@ -89,7 +89,7 @@ pub struct ServingSession {
 pub struct SilentMiner {
     /// The miner that did not answer.
     pub miner: MinerKey,
-    /// The failure in words, as the validator saw it.
+    /// The failure as a text, as the validator saw it.
     pub said: String,
 }
 

@@ -16,7 +16,7 @@ pub const GRADE_PATH: &str = "/v1/grade";
 /// The path at which an executor is challenged in a session that it serves.
 pub const IN_SESSION_PATH: &str = "/.well-known/muster/grade";
 
-/// Tells whether a key signed some bytes.
+/// Returns whether a key signed some bytes.
 pub type SignatureCheck<'a> = &'a dyn Fn(&Hotkey, &[u8], &Signature) -> bool;
 
 /// A challenged executor, and the session in which it was challenged.
@@ -28,7 +28,7 @@ pub(crate) struct ChallengedParticipant<'a> {
     pub(crate) session: Option<JobId>,
 }
 
-/// Checks all signatures about one executor. Returns the faults in words.
+/// Checks all signatures about one executor. Returns the faults as texts.
 pub(crate) fn check_seals(
     asked: &ChallengedParticipant<'_>,
     kept: &ParticipantEvidence,

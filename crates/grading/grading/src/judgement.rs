@@ -25,17 +25,17 @@ pub enum Absence {
     },
     /// It was leased and did not reach the barrier.
     NotReady {
-        /// The fault in words.
+        /// The fault as text.
         said: String,
     },
     /// It waited at the barrier and its session ended before the challenges were sent.
     LeftBarrier {
-        /// The end of the session in words.
+        /// The end of the session as text.
         said: String,
     },
     /// The validator could not challenge it. This is no fault of the executor.
     Void {
-        /// The reason in words.
+        /// The reason as text.
         said: String,
     },
 }
@@ -46,7 +46,7 @@ pub enum Absence {
 pub enum Why {
     /// Its miner did not announce its executors in time.
     NeverAnnounced {
-        /// The failure in words.
+        /// The failure as text.
         said: String,
     },
     /// It could not be leased.
@@ -54,7 +54,7 @@ pub enum Why {
         /// The reason in the words of the miner or of the validator.
         said: String,
     },
-    /// Its miner showed receipts for it, but did not have so many executors proven in one of the last eight batches.
+    /// Its miner showed receipts for it, but did not have enough executors proven in one of the last eight batches.
     ExcuseBeyondProven {
         /// The largest number of executors proven in one of the last eight batches.
         proven: u32,
@@ -64,7 +64,7 @@ pub enum Why {
         /// The number of attempts that the receipts show at work.
         shown: u32,
     },
-    /// It answered in the session that it serves, but its miner did not have so many executors fully proven in one of
+    /// It answered in the session that it serves, but its miner did not have enough executors fully proven in one of
     /// the last eight batches.
     ServesBeyondProven {
         /// The largest number of executors proven in one of the last eight batches.
@@ -72,17 +72,17 @@ pub enum Why {
     },
     /// It did not reach the barrier in time.
     NotAtBarrier {
-        /// The fault in words.
+        /// The fault as text.
         said: String,
     },
     /// Its session ended between the barrier and the first byte of a challenge.
     VanishedAtBarrier {
-        /// The end of the session in words.
+        /// The end of the session as text.
         said: String,
     },
     /// Its connection ended, or it rejected the challenge, before it committed.
     Gone {
-        /// The failure in words.
+        /// The failure as text.
         said: String,
     },
     /// It committed and did not send its opening.
@@ -106,7 +106,7 @@ pub enum Why {
     },
     /// It sent bytes that are not a message.
     Malformed {
-        /// The fault in words.
+        /// The fault as text.
         said: String,
     },
     /// It sent a message that belongs to another executor's challenge in this batch.
@@ -125,7 +125,7 @@ pub enum Why {
     },
     /// Its opening differs from its commitment or from the correct values.
     WrongOpening {
-        /// The draw and the fault, in words.
+        /// The draw and the fault, as text.
         said: String,
     },
     /// Its proof is correct, but the measurement is below the threshold of the class.
@@ -147,7 +147,7 @@ pub enum Why {
     UnknownClass,
     /// The validator's evidence contradicts itself. This is a defect of the validator, not a zero.
     Evidence {
-        /// The contradiction in words.
+        /// The contradiction as text.
         said: String,
     },
 }
@@ -173,7 +173,7 @@ pub enum Judgement {
     },
     /// It was at work, as receipts show. The excuse counts once a finished receipt of its attempt counts.
     Excused {
-        /// The refusal of its miner, in words.
+        /// The refusal of its miner, as text.
         said: String,
         /// The attempt that excuses it; no other executor is excused by the same one. Files of earlier releases do
         /// not name it.
@@ -187,7 +187,7 @@ pub enum Judgement {
     },
     /// The validator could not judge it.
     Void {
-        /// The reason in words.
+        /// The reason as text.
         said: String,
     },
 }

@@ -1,7 +1,7 @@
 //! The draw of unannounced probes. One validator makes each of them, since a probe takes executors from users.
 //!
-//! A block's hash says whether a probe begins with the block, and which validator makes it: each with a chance by its
-//! stake. Everybody can look it up, and nobody knows it before the block.
+//! A block's hash decides whether a probe begins with the block, and which validator makes it: each with a chance by
+//! its stake. Everybody can look it up, and nobody knows it before the block.
 
 use std::collections::BTreeMap;
 

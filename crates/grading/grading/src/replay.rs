@@ -19,11 +19,11 @@ use crate::trial_result::{TrialResult, judge_participant};
 pub struct ReplayReport {
     /// The judgement of each executor whose evidence is in the file, by place.
     pub judgements: BTreeMap<usize, Judgement>,
-    /// The differences from the file, in words. Empty if the file is right.
+    /// The differences from the file, as texts. Empty if the file is right.
     pub differences: Vec<String>,
 }
 
-/// Derives the plan, the verdicts and the judgements again, and compares them with those of the file. `signed` tells
+/// Derives the plan, the verdicts and the judgements again, and compares them with those of the file. `signed` returns
 /// whether a key signed some bytes.
 ///
 /// A file may hold the evidence of some executors only. The judgements of the others are taken from the file and not

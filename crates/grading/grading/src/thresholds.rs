@@ -56,7 +56,7 @@ pub enum ThresholdsError {
         component: Component,
         /// Its threshold, in the unit of the component.
         threshold: u64,
-        /// The fault in words.
+        /// The fault as text.
         why: String,
     },
     /// A machine has no name, or one that is too long.
@@ -157,7 +157,7 @@ impl ThresholdsFile {
         }
     }
 
-    /// Describes the thresholds of a class and whether they are measured, in words.
+    /// Describes the thresholds of a class and whether they are measured, as text.
     pub fn describe(&self, class: ExecutorClass) -> String {
         let Some(calibration) = self.calibration(class) else {
             return "stated; nothing is measured".to_owned();

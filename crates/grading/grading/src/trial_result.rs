@@ -14,7 +14,7 @@ pub struct TrialResult {
     pub trial: usize,
     /// The verdict that follows from the evidence.
     pub verdict: ProofVerdict,
-    /// A failure that is not a message, in words: the executor's refusal, or a fault of its seal.
+    /// A failure that is not a message, as text: the executor's refusal, or a fault of its seal.
     pub trouble: Option<String>,
     /// The fingerprint of the evidence, to be compared with those of other executors.
     pub fingerprint: ProofFingerprint,

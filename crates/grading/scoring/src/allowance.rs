@@ -23,7 +23,7 @@ pub const LOOKBACK_BLOCKS: u64 = 7_200;
 /// The stakes and the proven executors at every epoch whose blocks may be named.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllowanceInputs {
-    /// The epochs, oldest first. The first one only tells the stake before the second.
+    /// The epochs, oldest first. The first one only states the stake before the second.
     pub epochs: Vec<EpochFacts>,
     /// Blocks that were named by receipts of earlier cycles.
     #[serde(default)]

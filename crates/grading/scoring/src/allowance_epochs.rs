@@ -77,7 +77,7 @@ impl<'a> Epoch<'a> {
     }
 }
 
-/// The worth of one block to a validator with `stake` of `all` stakes, at a miner with so many proven executors, in
+/// The worth of one block to a validator with `stake` of `all` stakes, at a miner with `proven` proven executors, in
 /// executor-microseconds. A miner that has not proven anything yet is on probation with one executor. None without
 /// stake.
 pub(crate) fn block_worth(stake: u64, all: u128, proven: u32, block_ms: u64) -> Option<u128> {

@@ -23,7 +23,7 @@ pub const MAX_CLASS_WEIGHT: u32 = 1_000_000;
 /// stalling, washing and over-reserving can win; see `docs/adr/0063`.
 pub const CAPACITY_PER_MILLE: u16 = 800;
 
-/// Classes whose executors take at least so many seconds to appear cannot be proven: renting one on demand is honest
+/// Classes whose executors take at least this many seconds to appear cannot be proven: renting one on demand is honest
 /// there (`docs/adr/0064`).
 pub(crate) const UNPROVABLE_SPIN_UP_SECS: u64 = 60;
 

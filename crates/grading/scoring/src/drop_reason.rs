@@ -22,7 +22,7 @@ pub enum DropReason {
     Repeated,
     /// Two receipts of the same validator about the same attempt differ; none of them counts.
     Contradicting,
-    /// No started receipt tells the class of the executor.
+    /// No started receipt names the class of the executor.
     NoStart,
     /// Its validator and its miner have one owner.
     OwnColdkey,

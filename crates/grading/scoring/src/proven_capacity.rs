@@ -88,7 +88,7 @@ pub fn executor_credit(measured: u64, floor: u64) -> u64 {
 }
 
 /// The state of an excuse that names `attempt`, for a probe at `at`. `counted` holds the intervals of the attempts
-/// whose finished receipts count, and `closed` says that no further receipt of that time can count.
+/// whose finished receipts count, and `closed` states that no further receipt of that time can count.
 pub fn settle_excuse(
     attempt: AttemptId,
     at: Timestamp,

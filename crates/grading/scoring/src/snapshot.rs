@@ -87,7 +87,7 @@ pub struct ScoredSpan {
     pub last_block: u64,
     /// The time that the blocks took, in milliseconds.
     pub duration_ms: u64,
-    /// When the cycle before began: receipts that were signed earlier are late. Absent if the chain does not tell the
+    /// When the cycle before began: receipts that were signed earlier are late. Absent if the chain does not report the
     /// times of its blocks.
     #[serde(default)]
     pub earliest: Option<Timestamp>,

@@ -96,8 +96,8 @@ fn is_same(then: &Neuron, now: &Neuron) -> bool {
 }
 
 impl Scores {
-    /// The weights that stand after the cycle, if it says: those that its scores gave, or those that it left or set
-    /// again.
+    /// The weights that stand after the cycle, if it names them: those that its scores gave, or those that it left or
+    /// set again.
     pub fn standing_after(&self) -> Option<Vec<StandingWeight>> {
         if !self.standing.is_empty() {
             return Some(self.standing.clone());

@@ -26,7 +26,7 @@ pub(crate) struct Probed {
     pub(crate) presence: Presence,
     /// Attempts that run on executors that are there.
     pub(crate) at_work: Vec<AttemptId>,
-    /// Attempts that are said to run on executors that are not there.
+    /// Attempts that are claimed to run on executors that are not there.
     pub(crate) pretended: Vec<AttemptId>,
 }
 

@@ -1,7 +1,7 @@
 //! Asks a file store for blocks, and sends it blocks, below a signed URL.
 //!
 //! The URL is `{facilitator}/blocks/{job}?Expires=…&Signature=…`. A block lies at `…/blocks/{job}/{sha256}`, and
-//! `POST …/blocks/{job}/missing` tells which of some blocks the store lacks.
+//! `POST …/blocks/{job}/missing` returns which of some blocks the store lacks.
 
 use std::fmt;
 use std::sync::Arc;

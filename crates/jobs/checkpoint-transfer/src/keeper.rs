@@ -1,4 +1,4 @@
-//! Takes checkpoints while a job's program runs: looks at the folder, reads and sends what is whole, tells of it.
+//! Takes checkpoints while a job's program runs: looks at the folder, reads and sends what is whole, announces it.
 //!
 //! The program never waits for this. A checkpoint that cannot be taken is skipped with a reason, and the next one is
 //! tried.
@@ -39,13 +39,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// A look may take a twentieth of the time until the next one, so that a folder of many names costs little.
 const PAUSE_PER_LOOK: u32 = 20;
 
-/// How often a checkpoint is told of until it is answered.
+/// The pause between two announcements of a checkpoint that is not answered yet.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// Time stamps of files move in steps of a few milliseconds. A write within this time of a look may not show.
 const CLOCK_STEP_NS: i128 = 50_000_000;
 
-/// Reasons that one attempt tells its user at most.
+/// The most reasons that one attempt reports to its user.
 const MAX_REASONS: usize = 20;
 
 /// The progress that the program has reported.
@@ -77,10 +77,10 @@ impl ReportedPlace for FollowedPlace {
     }
 }
 
-/// Tells the miner of a checkpoint.
+/// Announces a checkpoint to the miner.
 pub type Announce = Arc<dyn Fn(CheckpointNotice) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Tells the user why a checkpoint was not taken.
+/// Reports to the user why a checkpoint was not taken.
 pub type Explain = Arc<dyn Fn(String) + Send + Sync>;
 
 /// Everything that taking checkpoints needs.
@@ -99,9 +99,9 @@ pub struct KeeperSetup {
     pub store: BlockClient,
     /// The program's reports.
     pub place: Arc<dyn ReportedPlace>,
-    /// Tells the miner.
+    /// Notifies the miner.
     pub announce: Announce,
-    /// Tells the user.
+    /// Notifies the user.
     pub explain: Explain,
     /// The clock that the looks and the bounds go by.
     pub clock: SharedClock,
@@ -110,7 +110,7 @@ pub struct KeeperSetup {
 /// The part of the folder that is taken after the program has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastLook {
-    /// Every whole checkpoint: the program says that it has saved its state.
+    /// Every whole checkpoint: the program reports that it has saved its state.
     Everything,
     /// Only what the program named: it may have died while it wrote another.
     Named,
@@ -143,9 +143,9 @@ pub struct CheckpointKeeper {
     watch: CandidateWatch,
     /// How often each child had been named when it was taken.
     named_before: BTreeMap<String, u32>,
-    /// Why a child was skipped last, so that each reason is told once.
+    /// Why a child was skipped last, so that each reason is reported once.
     explained: BTreeMap<String, String>,
-    /// Checkpoints that were told of.
+    /// Checkpoints that were announced.
     number: u32,
     /// The manifest of the last one that the validator has stored.
     last_manifest: Option<Digest>,
@@ -430,8 +430,8 @@ impl CheckpointKeeper {
             .map_err(|_| TakeError::Send(SendError::Interrupted))?
     }
 
-    /// Tells of a checkpoint until the validator has it. The program's end may break this off; then nothing is known of
-    /// the checkpoint, and the last look tells of it again.
+    /// Announces a checkpoint until the validator has it. The program's end may break this off; then nothing is known
+    /// of the checkpoint, and the last look announces it again.
     async fn tell(&mut self, notice: CheckpointNotice) {
         let number = notice.number;
         self.number = number;

@@ -53,7 +53,7 @@ fn has_open(process: &Path, device: u64, inodes: &HashSet<u64>) -> bool {
     false
 }
 
-/// Whether `fdinfo` tells of a descriptor that may be written: the lowest two bits of its octal flags are not 0.
+/// Whether `fdinfo` describes a descriptor that may be written: the lowest two bits of its octal flags are not 0.
 fn is_writable(about: &str) -> bool {
     let flags = about.lines().find_map(|line| line.strip_prefix("flags:"));
     flags.is_some_and(|flags| u32::from_str_radix(flags.trim(), 8).is_ok_and(|flags| flags & 0o3 != 0))

@@ -40,7 +40,7 @@ pub enum RestoreError {
     OtherName {
         /// The name in the manifest.
         found: String,
-        /// The name that the job's list of checkpoints tells.
+        /// The name that the job's list of checkpoints states.
         wanted: String,
     },
     /// The disk cannot be written.

@@ -133,7 +133,7 @@ impl Bench {
         until("a reason", async || self.reasons.lock().first().cloned()).await
     }
 
-    /// Waits until so many blocks have come as far as the store's gate.
+    /// Waits until the given number of blocks has come as far as the store's gate.
     async fn arrived(&self, blocks: u32) {
         let came = async || (self.store.arrived.load(Ordering::SeqCst) >= blocks).then_some(());
         until("blocks at the gate", came).await;
@@ -417,7 +417,7 @@ async fn a_checkpoint_is_told_of_again_until_it_is_answered() {
     bench.handle.note_kept(first.number);
 }
 
-/// A program that writes twenty files with the number of their version, says so, and trains for a time that is now
+/// A program that writes twenty files with the number of their version, reports it, and trains for a time that is now
 /// shorter, now longer than a look needs. The long times grow, so that a look on a slow machine finds one of them.
 const REWRITING: &str = "version=0; while :; do version=$((version + 1)); text=$version; \
      for i in 1 2 3 4 5 6 7 8 9 10 11 12; do text=$text.$text; done; \
@@ -444,7 +444,7 @@ async fn no_manifest_mixes_two_versions_of_a_checkpoint() {
     }
 }
 
-/// Takes so many versions of a checkpoint that a program rewrites.
+/// Takes the given number of versions of a checkpoint that a program rewrites.
 async fn take_versions(versions: usize) {
     let mut bench = bench(TreeLimits::default(), 0, |_| {}).await;
     let (folder, report) = (bench.at("last"), Arc::clone(&bench.report));

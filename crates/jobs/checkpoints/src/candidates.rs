@@ -109,8 +109,8 @@ impl CandidateWatch {
 
     /// The name of the newest whole checkpoint that was not taken yet, out of one look at the folder.
     ///
-    /// `is_named` tells which children the program has named since they were taken last. The caller still has to see
-    /// that no process has the child open for writing, and says so by [`Self::note_writing`].
+    /// `is_named` returns whether the program has named a child since it was taken last. The caller still has to see
+    /// that no process has the child open for writing, and reports it by [`Self::note_writing`].
     pub fn observe(
         &mut self,
         children: &[ObservedChild],

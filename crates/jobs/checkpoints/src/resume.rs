@@ -13,7 +13,7 @@ pub const MAX_RESUMES: usize = 50;
 /// How often the batch is halved after a program ran out of memory.
 pub const MAX_HALVINGS: u32 = 3;
 
-/// A program that dies within so many seconds of its start blames the checkpoint that it started from.
+/// A program that dies within this many seconds of its start blames the checkpoint that it started from.
 pub const EARLY_DEATH_SECS: u64 = 60;
 
 /// Early deaths that spoil a checkpoint.
@@ -106,7 +106,7 @@ pub enum StopReason {
 /// Decides what follows the last of `attempts`, which are in order, oldest first. `kept` are the checkpoints that a job
 /// may begin from, by ordinal; `fatal` are the exit codes after which it never goes on.
 ///
-/// With no attempts it tells where the first one begins.
+/// With no attempts it returns where the first one begins.
 pub fn decide_resume(attempts: &[AttemptFacts], kept: &[u32], fatal: &[u8]) -> ResumeDecision {
     let spoilt = find_spoilt(attempts);
     let from = kept
@@ -198,7 +198,7 @@ fn find_spoilt(attempts: &[AttemptFacts]) -> BTreeSet<Option<u32>> {
     begun.into_iter().filter(deaths).collect()
 }
 
-/// The value of `MUSTER_BATCH_SCALE` after so many halvings: `1`, `0.5`, `0.25`, `0.125`.
+/// The value of `MUSTER_BATCH_SCALE` after this many halvings: `1`, `0.5`, `0.25`, `0.125`.
 pub const fn batch_scale(halvings: u32) -> &'static str {
     match halvings {
         0 => "1",
@@ -401,8 +401,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every job ends, with any fates of its attempts: at most so many attempts follow one another if those that
-        /// count are bounded, and a damaged beginning is tried twice at most.
+        /// Every job ends, with any fates of its attempts: a bounded number of attempts follow one another if those
+        /// that count are bounded, and a damaged beginning is tried twice at most.
         #[test]
         fn every_job_ends_and_begins_only_from_what_is_kept(
             steps in prop::collection::vec((any_fate(), any::<bool>(), 0..200_u64), 1..200),

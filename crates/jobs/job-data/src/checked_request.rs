@@ -81,7 +81,7 @@ impl PinnedClient {
             return Ok(client.clone());
         }
         let addresses = match target.address() {
-            // The address was checked when the URL was parsed, as far as its text tells.
+            // The address was checked when the URL was parsed, as far as its text shows.
             Some(address) => self.permitted(target, vec![SocketAddr::new(address, target.port())])?,
             None => self.resolve(target).await?,
         };

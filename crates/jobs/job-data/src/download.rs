@@ -25,7 +25,7 @@ const REPORT_EVERY: u64 = 8 << 20;
 /// Upper bound on the error name that is repeated from a header, in bytes.
 const MAX_DETAIL: usize = 128;
 
-/// Called as bytes arrive, with the bytes received and the total if the server has said it.
+/// Called as bytes arrive, with the bytes received and the total if the server has stated it.
 pub type TransferProgress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
 /// A request for a file.
@@ -66,7 +66,7 @@ struct Download<'a> {
     sink: Option<HashingFile>,
     /// The strong entity tag that guarantees that the rest belongs to the received bytes.
     tag: Option<String>,
-    /// The total length, if a server has said it.
+    /// The total length, if a server has stated it.
     total: Option<u64>,
     /// The server has shown that it cannot continue a transfer.
     whole_only: bool,

@@ -88,7 +88,7 @@ pub enum HttpError {
     Mismatch {
         /// The URL without its query.
         shown: String,
-        /// The difference in words: the expected and the actual length or digest.
+        /// The difference as text: the expected and the actual length or digest.
         what: String,
     },
     /// A header of the job that cannot be sent.

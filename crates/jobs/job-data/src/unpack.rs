@@ -15,7 +15,7 @@ use crate::safe_names::{base_path, plain_path, shown};
 use crate::zip_directory::{DirectoryError, open_archive};
 
 const BLOCK: usize = 256 * 1024;
-/// The bits of a Unix mode that tell files, folders, links and devices apart.
+/// The bits of a Unix mode that distinguish files, folders, links and devices.
 const KIND: u32 = 0o170_000;
 const FOLDER: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;

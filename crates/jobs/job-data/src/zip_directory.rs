@@ -111,7 +111,7 @@ fn check_claims<R: Read + Seek>(reader: &mut R, max_entries: u64) -> Result<u64,
         };
         let claimed = number(locator, 8, 8);
         let before = position.saturating_sub(LOCATOR + END_64);
-        // The record lies where the locator says, or right before it if something stands before the archive.
+        // The record lies where the locator states, or right before it if something stands before the archive.
         for place in [
             Some(claimed),
             Some(before),

@@ -16,7 +16,7 @@ pub struct MetricRules(Vec<(MetricName, Regex)>);
 pub struct RuleError {
     /// The metric whose rule it is.
     pub name: MetricName,
-    /// The reason in words, in one line.
+    /// The reason as text, in one line.
     pub why: String,
 }
 

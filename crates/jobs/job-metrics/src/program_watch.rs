@@ -27,7 +27,7 @@ pub struct ProgramWatch {
     file: LineSplitter,
     stdout: LineSplitter,
     state: ProgressLine,
-    /// When the program last told how long it will take, and what it told.
+    /// When the program last reported how long it will take, and what it reported.
     own_eta: Option<(Timestamp, u64)>,
     /// The part that is done, with its time; the oldest first.
     samples: VecDeque<(Timestamp, f64)>,
@@ -41,7 +41,7 @@ pub struct ProgramWatch {
     forgotten_times: u32,
     second: Second,
     ignored: u64,
-    /// How often something new was said.
+    /// How often something new was reported.
     moves: u64,
 }
 
@@ -137,7 +137,7 @@ impl ProgramWatch {
         (state.epoch, state.step, value)
     }
 
-    /// A number that grows each time that a line of the file or a metric says something new.
+    /// A number that grows each time that a line of the file or a metric reports something new.
     pub const fn moves(&self) -> u64 {
         self.moves
     }
@@ -147,7 +147,7 @@ impl ProgramWatch {
         std::mem::take(&mut self.is_changed).then(|| self.report(now))
     }
 
-    /// Lines of the progress file that said nothing, or not all that they meant to say.
+    /// Lines of the progress file that reported nothing, or not all that they meant to report.
     pub const fn ignored_lines(&self) -> u64 {
         self.ignored
     }
@@ -239,7 +239,7 @@ impl ProgramWatch {
         }
     }
 
-    /// Notes the part that is done, if it can be told and has grown. A smaller one means that the program counts anew.
+    /// Notes the part that is done, if it is known and has grown. A smaller one means that the program counts anew.
     fn add_sample(&mut self, now: Timestamp) {
         let Some(done) = self.done() else { return };
         match self.samples.back() {
@@ -253,7 +253,7 @@ impl ProgramWatch {
         }
     }
 
-    /// The part that is done, from 0 to 1: as the program says, else its steps, else its epochs.
+    /// The part that is done, from 0 to 1: as the program reports, else its steps, else its epochs.
     fn done(&self) -> Option<f64> {
         let state = &self.state;
         let said = state.done_permille.map(|permille| f64::from(permille) / 1_000.0);
@@ -335,7 +335,7 @@ mod tests {
         };
         name(0, 100);
         for number in 0..=MAX_NAMED {
-            // Only so many lines of a second are read.
+            // Only a limited number of lines is read in one second.
             name(number, 101 + i64::from(number > MAX_NAMED / 2));
         }
         let full = name(MAX_NAMED, 103);

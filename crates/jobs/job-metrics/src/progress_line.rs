@@ -29,7 +29,7 @@ pub struct ProgressLine {
 /// The longest name of a checkpoint, in bytes: that of a file.
 pub const MAX_CHECKPOINT_NAME: usize = 255;
 
-/// The reason for which a line, or a part of one, says nothing.
+/// The reason for which a line, or a part of one, reports nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// The line is no JSON object.

@@ -251,7 +251,7 @@ pub fn check_receipts(
     judged
 }
 
-/// The digest that tells two receipts of one key apart.
+/// The digest that distinguishes two receipts of one key.
 pub fn digest(receipt: &Receipt) -> Digest {
     Digest::of(&receipt.payload.signed_bytes())
 }

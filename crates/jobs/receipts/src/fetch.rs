@@ -16,7 +16,7 @@ use crate::page_plan::{MAX_PAGE, PagePart, PageRequest};
 /// The most bytes that are read of one answer; the next request asks for the rest.
 pub const MAX_PIECE: usize = 8 * 1024 * 1024;
 
-/// Time limit for a connection. A party that is away costs a round so much.
+/// Time limit for a connection. A party that is away costs a round this time.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Time limit for an answer, three times that of ComputeHorde's validators: a busy miner, or a slow way to it, is no
@@ -153,7 +153,7 @@ impl Fetcher {
             .send()
             .await
             .map_err(unreachable)?;
-        // The whole page, as far as a part of it tells.
+        // The whole page, as far as a part of it shows.
         let total = range_of(&answer).and_then(|range| range.total);
         let skip = match answer.status() {
             StatusCode::NOT_FOUND | StatusCode::RANGE_NOT_SATISFIABLE => {

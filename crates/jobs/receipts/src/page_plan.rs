@@ -66,7 +66,8 @@ pub fn plan_requests(
     (oldest..=newest).rev().filter_map(ask).collect()
 }
 
-/// The progress of a page once the piece from `cursor` on has been cut. `whole` tells that the miner had no more bytes.
+/// The progress of a page once the piece from `cursor` on has been cut. `whole` states that the miner had no
+/// more bytes.
 pub fn advance_cursor(
     now: Timestamp,
     page: i64,

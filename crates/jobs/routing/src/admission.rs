@@ -72,9 +72,9 @@ pub enum SignatureCheck {
     Wrong,
     /// The user signed the job, but not these terms for it.
     WrongTerms,
-    /// The user signed the job so many seconds ago, which is too long.
+    /// The user signed the job this many seconds ago, which is too long.
     Old(u64),
-    /// The user signed the job so many seconds ahead of the validator's clock, which is too far.
+    /// The user signed the job this many seconds ahead of the validator's clock, which is too far.
     Ahead(u64),
 }
 

@@ -14,7 +14,7 @@ pub enum AttemptMark {
     /// The miner was busy, although its manifest lists executors and no receipt shows them at work. Like an
     /// [`Self::Excuse`], the mark puts the miner behind its equals and never excludes it.
     Unexcused,
-    /// The attempt failed by another party's fault, as the miner says. Excuses never exclude a miner, or users'
+    /// The attempt failed by another party's fault, as the miner claims. Excuses never exclude a miner, or users'
     /// mistakes would; they put it behind its equals, so that excuses earn it neither pay nor jobs.
     Excuse,
     /// The attempt failed by the miner's fault, or its connection was lost. Enough incidents exclude a miner.

@@ -25,7 +25,7 @@ pub enum Availability {
 pub struct LaterReasons {
     /// Executors that work for this validator.
     pub at_work: u32,
-    /// Miners that recently said that they have no executor free.
+    /// Miners that recently reported that they have no executor free.
     pub full: u32,
     /// Miners that failed too many attempts recently.
     pub failing: u32,
@@ -50,7 +50,7 @@ pub struct ClassCapacity {
     pub free: u32,
     /// Those of the executors that are known to take private images.
     pub private_images: u32,
-    /// The number of executors by their hardware, as far as their miners told it.
+    /// The number of executors by their hardware, as far as their miners reported it.
     pub hardware: BTreeMap<String, u32>,
 }
 
@@ -387,7 +387,7 @@ mod tests {
         assert!(describe_offers(&BTreeMap::new()).contains("no miner"));
         assert!(describe_private_offers(&capacities).starts_with("none of these"));
 
-        // A miner that is full, or fails, is not asked; one that knows private images may tell how many executors do.
+        // A miner that is full, or fails, is not asked; one that knows private images may report how many executors do.
         let one = known.get_mut(&MinerKey(hotkey(1))).unwrap();
         one.full.insert(CLASS, Timestamp::from_secs(9));
         one.last_features = Some([Feature::PrivateImages].into_iter().collect());

@@ -80,8 +80,8 @@ pub fn asked_miners(earlier: &[EarlierAttempt<'_>], job: AskedFor) -> BTreeSet<M
     asked.map(|attempt| attempt.miner).collect()
 }
 
-/// The miners that have had their attempt at a job that waits: all but those that only said that they were busy. The
-/// trusted miner may be asked again, because no other miner runs its jobs.
+/// The miners that have had their attempt at a job that waits: all but those that only reported that they were busy.
+/// The trusted miner may be asked again, because no other miner runs its jobs.
 pub fn tried_miners(earlier: &[EarlierAttempt<'_>], on_trusted_miner: bool) -> BTreeSet<MinerKey> {
     if on_trusted_miner {
         return BTreeSet::new();

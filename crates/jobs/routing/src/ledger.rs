@@ -181,18 +181,19 @@ impl MinerLedger {
         self.account(miner).features = Some((at, features));
     }
 
-    /// Notes which of its executors take private images, as a miner told with its manifest; `None` if it does not tell.
+    /// Notes which of its executors take private images, as a miner reported with its manifest; `None` if it does not
+    /// report it.
     pub fn record_private_images(&mut self, miner: MinerKey, executors: Option<Manifest>, at: Timestamp) {
         self.account(miner).private_images = executors.map(|executors| (at, executors));
     }
 
-    /// Notes the hardware of an executor, as a miner told it.
+    /// Notes the hardware of an executor, as a miner reported it.
     pub fn record_hardware(&mut self, miner: MinerKey, class: ExecutorClass, hardware: String) {
         self.account(miner).hardware.insert(class, hardware);
     }
 
     /// Executors of the class that take private images, by the miner's last words; `None` if they are not recent, or do
-    /// not tell.
+    /// not state it.
     pub fn private_executors(&self, miner: MinerKey, class: ExecutorClass, now: Timestamp) -> Option<u32> {
         let (at, executors) = self.accounts.get(&miner)?.private_images.as_ref()?;
         (now.since(*at) < self.windows.manifest).then(|| executors.count(class))
@@ -307,7 +308,8 @@ impl MinerLedger {
         }
     }
 
-    /// Forgets miners outside the subnet that have no attempt under way. `keep` tells which miners are in the subnet.
+    /// Forgets miners outside the subnet that have no attempt under way. `keep` returns whether a miner is in
+    /// the subnet.
     pub fn forget(&mut self, keep: impl Fn(&MinerKey) -> bool) {
         self.accounts
             .retain(|miner, account| keep(miner) || account.open.values().any(|open| *open > 0));

@@ -35,7 +35,8 @@ pub struct MinerStats {
     pub done: u32,
     /// Recent attempts that ended by the miner's fault or with its connection lost.
     pub incidents: u32,
-    /// Recent attempts that ended by another party's fault, as the miner says, or were rejected without a valid reason.
+    /// Recent attempts that ended by another party's fault, as the miner claims, or were rejected without a
+    /// valid reason.
     pub excuses: u32,
     /// Recent attempts that were given to the miner.
     pub given: u32,
@@ -51,13 +52,13 @@ pub struct MinerStats {
     pub warm: BTreeSet<CacheKey>,
     /// The features that the miner lately showed; `None` if it was not connected lately.
     pub features: Option<FeatureSet>,
-    /// The executors that take private images, as the miner lately told; `None` if it does not tell.
+    /// The executors that take private images, as the miner lately reported; `None` if it does not report it.
     pub private_images: Option<Manifest>,
     /// The features that the miner last showed, however long ago.
     pub last_features: Option<FeatureSet>,
-    /// The executors that take private images, as the miner last told, however long ago.
+    /// The executors that take private images, as the miner last reported, however long ago.
     pub last_private_images: Option<Manifest>,
-    /// The hardware of an executor of each class, as the miner last told it.
+    /// The hardware of an executor of each class, as the miner last reported it.
     pub hardware: BTreeMap<ExecutorClass, String>,
     /// The executors that the miner has proven, by graded class. Executors on paper must not attract jobs.
     pub proven: BTreeMap<ExecutorClass, u32>,

@@ -49,8 +49,8 @@ pub enum ReportReason {
     OutOfAttempts,
 }
 
-/// Miners, of different owners, that try an image which does not come. A second one tells a slow miner from a slow
-/// registry; a third would only wait longer.
+/// Miners, of different owners, that try an image which does not come. A second one distinguishes a slow miner from a
+/// slow registry; a third would only wait longer.
 pub const MAX_SLOW_IMAGES: u32 = 2;
 
 /// Decides the step after an attempt.

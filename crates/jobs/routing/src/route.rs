@@ -116,7 +116,7 @@ impl RouteCost {
         costs.into_iter().fold(0, u32::saturating_add)
     }
 
-    /// The drawbacks that cost anything, in words for a job's user.
+    /// The drawbacks that cost anything, as texts for a job's user.
     fn drawbacks(&self) -> Vec<String> {
         let costly = DRAWBACKS.iter().filter(|(cost, _)| cost(self) > 0);
         costly.map(|(_, words)| (*words).to_owned()).collect()
@@ -126,7 +126,7 @@ impl RouteCost {
 /// A part of what a route costs.
 type CostPart = fn(&RouteCost) -> u32;
 
-/// The drawbacks in words for a job's user, each with its cost.
+/// The drawbacks as texts for a job's user, each with its cost.
 const DRAWBACKS: [(CostPart, &str); 6] = [
     (|cost| cost.record, "it failed or excused itself lately"),
     (|cost| cost.load, "some of its executors are at work"),
@@ -201,7 +201,8 @@ pub struct ExclusionGroup {
 const MAX_KEPT: usize = 16;
 
 impl RouteDecision {
-    /// The decision as the job's user is told of it, without an attempt. It names no miner but the one that was asked.
+    /// The decision as it is reported to the job's user, without an attempt. It names no miner but the one that
+    /// was asked.
     pub fn tell(&self) -> RouteStep {
         let listed = u32::try_from(self.candidates.len()).unwrap_or(u32::MAX);
         let chosen = self.candidates.first().filter(|_| self.chosen.is_some());
@@ -327,7 +328,7 @@ fn check_exclusions(
     let open = stats.open_of(requirements.class);
     let capacity = match &stats.manifest {
         Some(manifest) => stats.usable(manifest, requirements.class),
-        // An old manifest still tells how much the miner can do at a time; that it lacks the class may have changed.
+        // An old manifest still shows how much the miner can do at a time; that it lacks the class may have changed.
         None => {
             let last = stats.last_manifest.as_ref();
             last.map_or(0, |last| stats.usable(last, requirements.class))

@@ -177,7 +177,7 @@ fn every_exclusion_names_its_reason() {
         serde_json::from_str::<muster_routing::RouteDecision>(&text).unwrap(),
         decision
     );
-    // The user is told of the miner that was asked, and of no other one.
+    // The step for the user names the miner that was asked, and no other one.
     let told = decision.tell();
     assert_eq!((told.miner, told.candidates), (Some(miner(7)), 1));
     assert_eq!(told.drawbacks, ["the image is not known to be there"]);

@@ -229,7 +229,7 @@ impl GatewayClient {
             return Ok(pinned.http.clone());
         }
         let mut addresses = match origin.address() {
-            // The address was checked when the notice came, as far as its text tells.
+            // The address was checked when the notice came, as far as its text shows.
             Some(address) => {
                 let found = vec![SocketAddr::new(address, origin.port())];
                 permitted_now(&self.limits.rules, is_own_address, origin.host(), found)

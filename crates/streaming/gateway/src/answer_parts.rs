@@ -15,7 +15,7 @@ pub(crate) enum AnswerPart {
     Trailers(HeaderMap),
     /// The request failed before any part of an answer was sent.
     Refused(OpenAiError),
-    /// The answer broke off, and its content type has no way to say so.
+    /// The answer broke off, and its content type has no way to show it.
     Cut,
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn is_event_stream(content_type: Option<&str>) -> bool {
     BodyKind::of(content_type) == BodyKind::Events
 }
 
-/// The id of one answer and of its proof: 32 random bytes. It is told to the client before any session has the request,
+/// The id of one answer and of its proof: 32 random bytes. It is sent to the client before any session has the request,
 /// so it is not the nonce that the session signs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AnswerId([u8; 32]);

@@ -75,7 +75,7 @@ impl Authenticator {
         let mut pace = self.pace.lock();
         match &judged {
             Ok(_) => pace.note_right((address, issuer), now),
-            // The client is told why the credential is wrong; the next one of its address is told to wait.
+            // The client's answer states why the credential is wrong; the next client of its address is asked to wait.
             Err(_) => drop(pace.note_wrong(address, None, now)),
         }
         judged

@@ -43,7 +43,7 @@ pub enum JobNews {
     Closed(String),
     /// The job is over.
     Ended {
-        /// The reason, in words for clients and logs.
+        /// The reason, as a text for clients and logs.
         why: String,
         /// The attempts that keep the named miner's executors at work, as its refusal showed by receipts. Empty if it
         /// showed none, or if the order named no miner.
@@ -62,7 +62,7 @@ pub trait ValidatorBackend: Send + Sync + 'static {
     /// Hands a job to a miner. Its news begin once this has returned.
     ///
     /// # Errors
-    /// The job cannot be started; the reason, in words for clients and logs.
+    /// The job cannot be started; the reason, as a text for clients and logs.
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>>;
 
     /// Ends a job that has not ended. With `is_closed` its session has given its close statement, so the job may end by

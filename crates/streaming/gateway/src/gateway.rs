@@ -39,7 +39,7 @@ pub enum GatewayError {
     /// The address cannot be bound.
     #[error("the gateway cannot be served")]
     Bind(#[from] BindError),
-    /// The operating system does not tell the bound address.
+    /// The operating system does not report the bound address.
     #[error("the gateway's address is not known")]
     Address(#[source] std::io::Error),
     /// The database failed.
@@ -157,7 +157,7 @@ impl Gateway {
         self.address
     }
 
-    /// The notice that tells facilitators of this gateway.
+    /// The notice that announces this gateway to facilitators.
     pub fn notice(&self) -> GatewayNotice {
         let bound = || format!("http://{}", self.address);
         let models = self.state.whitelist.services().iter().map(|service| ServedModel {

@@ -34,7 +34,7 @@ const NUMBER: SessionNumber = SessionNumber(0);
 /// Why a session of the validator's own gave no answer, or does not exist.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggedSessionError {
-    /// The session cannot be used: the reason in words.
+    /// The session cannot be used: the reason as text.
     #[error("{0}")]
     Session(String),
     /// The database failed.
@@ -129,7 +129,7 @@ impl Gateway {
     /// `answered` is called for each answer once it is stored. Returns how many were answered.
     ///
     /// # Errors
-    /// The model is not whitelisted, the session does not come up, or the database fails; the reason in words.
+    /// The model is not whitelisted, the session does not come up, or the database fails; the reason as text.
     pub async fn ask_miner(
         &self,
         miner: MinerKey,

@@ -18,7 +18,7 @@ use crate::backend::{JobNews, ValidatorBackend};
 use crate::session_opening::SessionOpening;
 pub use crate::session_opening::SessionTimes;
 
-/// The reason that the miner is told when a session is no longer needed.
+/// The reason that is sent to the miner when a session is no longer needed.
 const DONE: &str = "the check that needed the session is over";
 
 /// Opens sessions with one miner.
@@ -58,7 +58,7 @@ impl MinerSessions {
     /// at once; the caller may try again.
     ///
     /// # Errors
-    /// The reason in words: the miner does not answer or refuses, the session does not come up in time, or it is not
+    /// The reason as text: the miner does not answer or refuses, the session does not come up in time, or it is not
     /// what was ordered.
     pub async fn open(&self, service: &Service, times: SessionTimes) -> Result<MinerSession, String> {
         let id = JobId::from_uuid(Uuid::new_v4());
@@ -98,7 +98,7 @@ impl MinerSession {
         &self.session
     }
 
-    /// Waits until the session has ended by itself; returns the reason in words. Cancel-safe.
+    /// Waits until the session has ended by itself; returns the reason as text. Cancel-safe.
     pub async fn wait_for_end(&mut self) -> String {
         loop {
             match self.news.recv().await {

@@ -85,7 +85,7 @@ impl ProofRecord {
 }
 
 impl ProofRecord {
-    /// The report of this answer as not the model's, with its words if `with_words` says so and the record has them;
+    /// The report of this answer as not the model's, with its words if `with_words` is set and the record has them;
     /// `None` if the record has no proof that can be read.
     pub fn report(&self, with_words: bool, details: Option<String>) -> Option<ReportCheat> {
         let transcript = self.transcript.as_ref().filter(|_| with_words);

@@ -48,8 +48,8 @@ impl SessionOpening<'_> {
     /// Orders the job and opens the session. Further news of the job come through the receiver.
     ///
     /// # Errors
-    /// The reason in words: no miner takes the job, the session does not come up in time, or it is not what was
-    /// ordered. The job may run in all of these cases.
+    /// The reason as text: no miner takes the job, the session does not come up in time, or it is not what was ordered.
+    /// The job may run in all of these cases.
     pub(crate) async fn open(self) -> Result<(SealedSession, mpsc::Receiver<JobNews>), String> {
         tokio::select! {
             opened = self.bring_up() => opened,

@@ -96,7 +96,7 @@ pub(crate) async fn run(
             Some(assignment) => assignment,
             None => tokio::select! {
                 assignment = stream.next_assignment() => assignment,
-                // Dropping `stream` tells the scheduler that the client has gone.
+                // Dropping `stream` notifies the scheduler that the client has gone.
                 () = client.closed() => return,
             },
         };
@@ -351,7 +351,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Tells the client that its answer broke off.
+    /// Notifies the client that its answer broke off.
     async fn report_break(&self, end: StreamEnd, events: bool) {
         let error = match end {
             StreamEnd::ClientGone => return,

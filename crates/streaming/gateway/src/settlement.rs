@@ -39,7 +39,7 @@ pub(crate) struct ObservedEnd {
 }
 
 impl AnswerObservation {
-    /// `counts_tokens` says whether the texts of the answer are to be counted by the model's tokenizer.
+    /// `counts_tokens` states whether the texts of the answer are to be counted by the model's tokenizer.
     pub(crate) fn new(request: &RelayedRequest, content_type: Option<&str>, counts_tokens: bool) -> Self {
         let meter = TokenMeter::new(content_type, TokenBounds::of(&request.body));
         Self {
@@ -92,7 +92,7 @@ impl AnswerObservation {
             ended_at: state.clock.now(),
             status: observed.status.as_u16(),
             end: judged.end.to_owned(),
-            // The session may say that the client went away: here it stayed.
+            // The session may state that the client went away: here it stayed.
             cut: matches!(
                 observed.end,
                 Some(StreamEnd::EngineFailed | StreamEnd::EngineSilent)

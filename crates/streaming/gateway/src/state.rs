@@ -48,7 +48,7 @@ impl GatewayState {
         }
     }
 
-    /// Reports that the store has failed: what cannot be made durable must not be told to a client.
+    /// Reports that the store has failed: what cannot be made durable must not be sent to a client.
     pub(crate) fn fail(&self, error: StoreError) {
         (self.on_store_failure)(error);
     }

@@ -16,7 +16,7 @@ pub enum OpenAiError {
     BadParameter {
         /// The name of the parameter or header.
         parameter: &'static str,
-        /// The reason, in words for the client.
+        /// The reason, as a text for the client.
         message: String,
     },
     /// The body has more bytes than this.
@@ -40,10 +40,10 @@ pub enum OpenAiError {
     /// The request carries no API key.
     #[error("no API key was provided; send it as `Authorization: Bearer KEY`")]
     MissingKey,
-    /// The API key or token is unknown, was revoked, or has expired; the reason, in words for the client.
+    /// The API key or token is unknown, was revoked, or has expired; the reason, as a text for the client.
     #[error("{0}")]
     InvalidKey(String),
-    /// The account may not do this; the reason, in words for the client.
+    /// The account may not do this; the reason, as a text for the client.
     #[error("{0}")]
     Forbidden(String),
     /// The account has used up its quota.
@@ -73,7 +73,7 @@ pub enum OpenAiError {
     /// No session can serve the request now.
     #[error("{message}")]
     Unavailable {
-        /// The reason, in words for the client.
+        /// The reason, as a text for the client.
         message: String,
         /// Time after which a session is likely.
         retry_after: Duration,

@@ -230,7 +230,7 @@ mod tests {
             counted(&[r#"{"text":"c","token_ids":[],"finish_reason":"stop"}"#]),
             Some(1)
         );
-        // Without its ids nobody can tell whether the text is that of the tokens before it.
+        // Without its ids nobody can check whether the text is that of the tokens before it.
         assert_eq!(counted(&[r#"{"text":"b"}"#]), None);
         assert_eq!(counted(&[r#"{"text":"b","token_ids":[]}"#]), None);
         assert_eq!(

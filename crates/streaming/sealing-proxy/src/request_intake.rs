@@ -59,7 +59,7 @@ fn read_nonce(headers: &HeaderMap, name: &HeaderName) -> Result<Option<RequestNo
     nonce.map(Some).ok_or_else(refused)
 }
 
-/// Tells the engine the seed of its sampler, if the gateway drew a nonce for the request. An engine whose request names
+/// Sends the engine the seed of its sampler, if the gateway drew a nonce for the request. An engine whose request names
 /// another seed takes that one.
 pub(crate) fn set_seed(headers: &mut HeaderMap, facts: &RequestFacts, input: &Digest) {
     let Some(gateway_nonce) = &facts.gateway_nonce else {

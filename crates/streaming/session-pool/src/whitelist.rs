@@ -160,7 +160,7 @@ pub struct Whitelist {
     services: Vec<Service>,
 }
 
-/// The notice that tells miners which images a validator runs in sealed sessions, so that they can fetch them in
+/// The notice that reports to miners which images a validator runs in sealed sessions, so that they can fetch them in
 /// advance. It lists the first services, as many as a notice holds.
 pub fn whitelist_notice(services: impl IntoIterator<Item = Service>) -> WhitelistNotice {
     let listed = |service: Service| ListedImage {
@@ -194,7 +194,7 @@ impl Service {
     }
 
     /// The time that these tokens take one executor at the rated speed, in microseconds, rounded down. A session is
-    /// paid so much time, at most the time that it lived.
+    /// paid this time, at most the time that it lived.
     pub fn rated_micros(&self, usage: TokenUsage) -> u64 {
         let part = |tokens: u64, speed: u32| u128::from(tokens) * 1_000_000 / u128::from(speed.max(1));
         let micros =
@@ -210,7 +210,7 @@ impl Service {
         }
     }
 
-    /// The terms that the miner is told and must attest.
+    /// The terms that are sent to the miner, which must attest them.
     pub fn terms(&self) -> SealTerms {
         let (socket, port) = match &self.listen {
             ListenAddress::Socket(name) => (Some(name.clone()), None),

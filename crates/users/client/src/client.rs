@@ -236,7 +236,7 @@ impl Client {
         self.send(|| self.ask(Method::GET, path), true).await
     }
 
-    /// As [`Self::get`], showing our features, so that the facilitator tells what ComputeHorde's clients do not know.
+    /// As [`Self::get`], showing our features, so that the facilitator sends what ComputeHorde's clients do not know.
     async fn get_with_features<T: DeserializeOwned>(&self, path: &str) -> ClientResult<T> {
         let shown = FeatureSet::ours().to_string();
         let request = || self.ask(Method::GET, path).header(MUSTER_FEATURES_HEADER, &shown);
@@ -378,7 +378,7 @@ impl Client {
     /// The offers of the subnet's miners now.
     ///
     /// # Errors
-    /// See [`ClientError`]; also if the facilitator is too old to tell it.
+    /// See [`ClientError`]; also if the facilitator is too old to report it.
     pub async fn subnet(&self) -> ClientResult<SubnetCapacity> {
         self.require(Feature::Capacity).await?;
         self.get("/api/v1/subnet/").await
@@ -387,7 +387,7 @@ impl Client {
     /// A miner's machines, as validators proved them and as the miner claims them.
     ///
     /// # Errors
-    /// See [`ClientError`]; refused with 404 if no validator has told of the miner.
+    /// See [`ClientError`]; refused with 404 if no validator has reported the miner.
     pub async fn miner(&self, miner: MinerKey) -> ClientResult<MinerView> {
         self.require(Feature::Machines).await?;
         self.get(&format!("/api/v1/miners/{miner}/")).await
@@ -414,7 +414,7 @@ impl Client {
     /// The validator's finding by running a job again on its own miner.
     ///
     /// # Errors
-    /// See [`ClientError`]; refused with 404 while it has told nothing.
+    /// See [`ClientError`]; refused with 404 while it has reported nothing.
     pub async fn job_check(&self, id: JobId) -> ClientResult<JobCheck> {
         self.require(Feature::CrossChecks).await?;
         self.get(&format!("/api/v1/jobs/{id}/check/")).await
@@ -464,7 +464,7 @@ impl Client {
         self.send(request, false).await
     }
 
-    /// Asks for a job to be stopped. It has ended when its status says so.
+    /// Asks for a job to be stopped. It has ended when its status shows it.
     ///
     /// # Errors
     /// See [`ClientError`].

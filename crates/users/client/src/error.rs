@@ -24,7 +24,7 @@ pub enum ClientError {
         base: String,
         /// The status of its answer.
         status: StatusCode,
-        /// Its reason in words.
+        /// Its reason as text.
         reason: String,
     },
     /// It does not take our key, token or signature.
@@ -32,7 +32,7 @@ pub enum ClientError {
     Unauthorised {
         /// The status of its answer.
         status: StatusCode,
-        /// Its reason in words.
+        /// Its reason as text.
         reason: String,
     },
     /// It will not do it.
@@ -40,7 +40,7 @@ pub enum ClientError {
     Refused {
         /// The status of its answer.
         status: StatusCode,
-        /// Its reason in words.
+        /// Its reason as text.
         reason: String,
     },
     /// It is older than what the job asks for.
@@ -97,7 +97,7 @@ pub enum ClientError {
     Damaged {
         /// Which file of this machine.
         path: PathBuf,
-        /// The defect in words.
+        /// The defect as text.
         what: String,
     },
     /// The connection of an upload or a download broke again and again.

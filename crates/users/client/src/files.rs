@@ -35,7 +35,7 @@ const LOOK_SIZE: u32 = 100;
 pub struct TransferProgress {
     /// The bytes transferred so far.
     pub done: u64,
-    /// Of so many.
+    /// The bytes of the whole transfer.
     pub total: u64,
 }
 
@@ -116,7 +116,7 @@ impl Client {
         Ok(None)
     }
 
-    /// Uploads what is missing; says how much was not.
+    /// Uploads what is missing; returns the number of bytes that were not.
     async fn push(
         &self,
         local: &LocalFile,
@@ -380,7 +380,7 @@ impl LocalFile {
     }
 }
 
-/// `len` bytes of a file from `at` on; `counter` says how far the reader is.
+/// `len` bytes of a file from `at` on; `counter` shows how far the reader is.
 async fn blocks(
     path: &Path,
     at: u64,

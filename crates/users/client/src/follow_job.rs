@@ -51,7 +51,7 @@ struct SeenStatuses {
 }
 
 impl SeenStatuses {
-    /// Whether this status is told for the first time.
+    /// Whether this status is reported for the first time.
     fn first(&mut self, entry: &StatusEntry) -> bool {
         let key = (entry.status, entry.created_at);
         let first = !self.statuses.contains(&key);
@@ -63,7 +63,7 @@ impl SeenStatuses {
 }
 
 impl Client {
-    /// Follows a job to its end, or until `deadline`; `tell` hears everything new, each status once.
+    /// Follows a job to its end, or until `deadline`; `tell` receives everything new, each status once.
     ///
     /// A facilitator that restarts meanwhile is waited for, and a token that has expired is renewed: jobs take hours.
     ///
@@ -86,7 +86,7 @@ impl Client {
                     Err(failed) => return Err(failed),
                 }
             }
-            // Also after a stream: what it has not told is told now.
+            // Also after a stream: what it has not reported is reported now.
             let failed = match self.job(id).await {
                 Ok(view) => {
                     for entry in &view.status_history {
@@ -141,7 +141,7 @@ impl Client {
                 StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_ACCEPTABLE
             )
         {
-            // Whether it is the job or the address that is unknown, the job's own page says.
+            // Whether it is the job or the address that is unknown, the job's own page shows.
             return Ok(StreamEnd::NoEvents);
         }
         let mut stream = pin!(read_events(answer?, deadline, self.clock.clone()));

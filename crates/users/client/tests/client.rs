@@ -97,7 +97,7 @@ fn entry(status: &str, second: i64) -> Value {
     json!({"status": status, "metadata": {}, "created_at": Timestamp::from_secs(1_769_000_000 + second)})
 }
 
-/// The job after so many steps.
+/// The job after the given number of steps.
 fn view(steps: usize) -> Value {
     let all = ["sent", "received", "accepted", "completed"];
     let history: Vec<_> = (0..)
@@ -127,7 +127,7 @@ async fn job(State(script): Shared, headers: HeaderMap, Path(id): Path<String>) 
     }
     let asked = script.asked.fetch_add(1, Ordering::SeqCst);
     let steps = if script.events {
-        // As far as the streams have told.
+        // As far as the streams have reported.
         if script.streams.load(Ordering::SeqCst) >= 2 {
             4
         } else {
@@ -245,7 +245,7 @@ fn far() -> Timestamp {
     Timestamp::from_secs(4_000_000_000)
 }
 
-/// The statuses that were told, and how much else.
+/// The statuses that were reported, and the number of other news.
 async fn follow(client: &Client) -> (Vec<JobStatus>, usize) {
     let id: JobId = JOB.parse().unwrap();
     let (mut statuses, mut others) = (Vec::new(), 0);

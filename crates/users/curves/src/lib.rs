@@ -1,5 +1,5 @@
 //! The curves of a job's metrics: [`Curve`] has the points of one within a frame, [`draw_svg`] makes a picture of
-//! several, and [`describe_report`] says a program's report in a line. [`ChartRanges`] lays out the points of any
+//! several, and [`describe_report`] writes a program's report in a line. [`ChartRanges`] lays out the points of any
 //! chart.
 
 use std::fmt::Write as _;
@@ -232,7 +232,7 @@ pub fn describe_report(report: &ProgramReport) -> String {
     .join(", ")
 }
 
-/// A metric in words. The executor adds those that begin with `machine/`.
+/// A metric as text. The executor adds those that begin with `machine/`.
 fn describe_metric(name: &str, value: f64) -> String {
     let gib = || format!("{} GiB", number(value / 1_024.0));
     match name {

@@ -90,7 +90,7 @@ pub(crate) fn evidence_chart(evidence: &EvidenceRow, test: TestRow, alarm: u64) 
     )
 }
 
-/// The result of a test in words.
+/// The result of a test as text.
 pub(crate) fn describe_test(test: TestRow) -> String {
     match test.alarm {
         None => format!("no alarm in {}", test.answers),

@@ -74,7 +74,7 @@ pub(crate) enum Column {
     Wide(&'static str),
 }
 
-/// A table; without rows, `empty` says why. The first cell of a row is its head.
+/// A table; without rows, `empty` states why. The first cell of a row is its head.
 pub(crate) fn table<const N: usize>(
     label: &str,
     columns: [Column; N],

@@ -38,7 +38,7 @@ pub fn guard(gate: Arc<OperatorGate>, pages: Router, open: Router) -> Router {
 /// Asks a JSON call of the same process.
 ///
 /// # Errors
-/// The reason in words: the call's own, or that its answer cannot be read.
+/// The reason as text: the call's own, or that its answer cannot be read.
 pub async fn read_call<T: DeserializeOwned>(calls: &Router, path: &str) -> CallAnswer<T> {
     let request = Request::builder().uri(path).body(Body::empty());
     let request = request.map_err(|error| error.to_string())?;
@@ -153,7 +153,7 @@ async fn sign_out(State(gate): State<Arc<OperatorGate>>, headers: HeaderMap) -> 
     response
 }
 
-/// Whether another site has caused the request. Browsers say so, and scripts cannot change it.
+/// Whether another site has caused the request. Browsers report it, and scripts cannot change it.
 fn is_from_elsewhere(headers: &HeaderMap) -> bool {
     let site = headers
         .get("sec-fetch-site")

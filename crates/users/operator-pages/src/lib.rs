@@ -11,5 +11,5 @@ pub mod miner;
 pub mod validator;
 pub mod validator_router;
 
-/// A part of a page: the answer of a call, or the reason in words why there is none.
+/// A part of a page: the answer of a call, or a text with the reason why there is none.
 pub type CallAnswer<T> = Result<T, String>;

@@ -110,9 +110,9 @@ pub struct GpuStatus {
     pub name: String,
     /// Its load in percent.
     pub percent: u32,
-    /// Its temperature in degrees Celsius; 0 where the card does not tell it.
+    /// Its temperature in degrees Celsius; 0 where the card does not report it.
     pub celsius: u32,
-    /// Its power in milliwatts; 0 where the card does not tell it.
+    /// Its power in milliwatts; 0 where the card does not report it.
     pub milliwatts: u32,
     /// Its memory, in bytes.
     pub memory_total: u64,
@@ -142,7 +142,7 @@ pub struct MachineSample {
     pub cpu_permille: u32,
     /// Mean load of the GPUs in percent; 0 without one.
     pub gpu_percent: u32,
-    /// The highest temperature of the GPUs in degrees Celsius; 0 if none tells it.
+    /// The highest temperature of the GPUs in degrees Celsius; 0 if none reports it.
     pub gpu_celsius: u32,
 }
 
@@ -170,7 +170,7 @@ pub struct EndedLease {
     pub attempt: String,
     /// How it ended: `finished`, `failed`, `horde_failed` or `cancelled`.
     pub end: String,
-    /// The reason of a failure in words.
+    /// The reason of a failure as text.
     pub message: String,
 }
 
@@ -183,7 +183,7 @@ pub struct DeclinedOffer {
     pub attempt: String,
     /// The reason on the wire.
     pub reason: String,
-    /// The reason in words.
+    /// The reason as text.
     pub message: String,
 }
 
@@ -297,7 +297,7 @@ pub const MAX_PROBES: usize = 8;
 pub struct PublishedProbe {
     /// The time of the probe.
     pub at: Timestamp,
-    /// The executors in the miner's manifest then; 0 if the validator does not say.
+    /// The executors in the miner's manifest then; 0 if the validator does not state it.
     pub announced: u32,
     /// The executors that showed themselves.
     pub shown: u32,

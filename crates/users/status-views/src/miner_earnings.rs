@@ -1,4 +1,4 @@
-//! The earnings of a miner as its receipts tell them: sums by validator, and the newest receipts.
+//! The earnings of a miner as its receipts show them: sums by validator, and the newest receipts.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};

@@ -273,7 +273,7 @@ pub struct GradeRow {
     pub class: Option<String>,
     /// The number of the executor.
     pub index: u64,
-    /// The judgement in words.
+    /// The judgement as text.
     pub said: String,
 }
 

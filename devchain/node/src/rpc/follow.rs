@@ -1,5 +1,5 @@
-//! Telling a subscriber something about every new block. It follows by parent, so a slow subscriber misses none, and
-//! one whose last block was given up goes on from where the branches parted.
+//! Sends a subscriber something about every new block. It follows by parent, so a slow subscriber misses none, and one
+//! whose last block was given up goes on from where the branches parted.
 
 use crate::block::Block;
 use crate::node::{Error, Node};
@@ -40,7 +40,7 @@ fn head(node: &Node, which: Which) -> Arc<Block> {
     }
 }
 
-/// Sends what `tell` says of the last block and of each that comes, until the subscriber is gone.
+/// Sends what `tell` returns of the last block and of each that comes, until the subscriber is gone.
 pub(super) async fn blocks<T: Serialize>(
     node: &Node,
     sink: &SubscriptionSink,

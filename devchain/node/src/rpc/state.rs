@@ -190,7 +190,7 @@ impl StateServer for Rpc {
         let sink = pending.accept().await?;
         let mut known: Option<Vec<(Bytes, Option<Bytes>)>> = None;
         follow::blocks(&self.node, &sink, Which::Best, |block| {
-            // A subscriber that is so far behind is told what changed when it has caught up.
+            // A subscriber that is so far behind is sent what changed when it has caught up.
             let (_, state) = self.node.state(Some(block.hash)).ok()?;
             let now = values(&state, &keys);
             let before = known.replace(now.clone());
@@ -211,7 +211,7 @@ impl StateServer for Rpc {
     async fn subscribe_runtime_version(&self, pending: PendingSubscriptionSink) -> SubscriptionResult {
         let sink = pending.accept().await?;
         if follow::send(&sink, &VERSION).await.is_continue() {
-            // A native runtime never changes: nothing more to tell.
+            // A native runtime never changes: nothing more to send.
             sink.closed().await;
         }
         Ok(())

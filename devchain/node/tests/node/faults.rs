@@ -110,7 +110,7 @@ async fn a_reorganisation_is_told_to_everybody() {
     ];
     for status in told {
         let mut seen = next(&mut watch).await;
-        // It waits again between its two blocks, which may be told once more.
+        // It waits again between its two blocks, which may be reported once more.
         if seen == json!("ready") && status != json!("ready") {
             seen = next(&mut watch).await;
         }

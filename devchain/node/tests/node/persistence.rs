@@ -50,7 +50,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // SIGKILL: nothing is flushed, nothing said.
+        // SIGKILL: nothing is flushed, nothing reported.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Specifications: what is read, and how everything that is wrong is said at once.
+//! Specifications: what is read, and how everything that is wrong is reported at once.
 
 use crate::support::options;
 use muster_devchain::node::Node;

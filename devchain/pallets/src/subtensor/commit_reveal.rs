@@ -54,7 +54,7 @@ impl<T: Config> Pallet<T> {
     }
 
     /// The block of each hotkey's oldest commit that can still be revealed. A commit from before a neuron's
-    /// registration says nothing about it.
+    /// registration shows nothing about it.
     pub(super) fn oldest_commits(netuid: NetUid, index: NetUidStorageIndex) -> BTreeMap<AccountId, u64> {
         let alive = |epoch: u64| Self::reveal_window(netuid, epoch) != RevealWindow::Expired;
         let salted = WeightCommits::<T>::iter_prefix(index).filter_map(|(who, commits)| {
@@ -195,7 +195,7 @@ impl<T: Config> Pallet<T> {
         hashes.iter().map(find).collect()
     }
 
-    /// Commits to weights on several subnets; what fails says so in an event.
+    /// Commits to weights on several subnets; an event reports what fails.
     pub(super) fn do_batch_commit(
         who: AccountId,
         netuids: Vec<Compact<NetUid>>,

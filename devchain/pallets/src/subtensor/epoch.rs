@@ -26,7 +26,7 @@ impl<T: Config> Pallet<T> {
         {
             Self::renew_registrations(netuid);
             Self::accrue(netuid);
-            // Bounded, as on the public chain: one more than the tempo says that an epoch is overdue.
+            // Bounded, as on the public chain: one more than the tempo shows that an epoch is overdue.
             let most = u64::from(Tempo::<T>::get(netuid)).saturating_add(1);
             BlocksSinceLastStep::<T>::mutate(netuid, |blocks| *blocks = blocks.saturating_add(1).min(most));
             let due = Self::epoch_is_due(netuid);

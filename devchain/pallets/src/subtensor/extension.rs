@@ -249,7 +249,7 @@ fn check_lengths(length: usize, others: &[usize]) -> Result<(), PoolRejection> {
     }
 }
 
-/// Direct weights are limited where they are allowed; elsewhere the call itself says why they are not.
+/// Direct weights are limited where they are allowed; elsewhere the call itself reports why they are not.
 fn check_set_rate<T: Config>(who: &AccountId, netuid: NetUid, mecid: MechId) -> Result<(), PoolRejection> {
     if CommitRevealWeightsEnabled::<T>::get(netuid) {
         Ok(())

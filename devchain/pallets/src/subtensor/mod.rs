@@ -514,7 +514,7 @@ mod pallet {
         /// Weights that a beacon's round opened were set.
         #[codec(index = 102)]
         TimelockedWeightsRevealed(NetUidStorageIndex, AccountId),
-        /// A timelocked commit came to nothing. The public chain says so in its log only.
+        /// A timelocked commit came to nothing. The public chain reports it in its log only.
         #[codec(index = 250)]
         TimelockedWeightsDropped(NetUidStorageIndex, AccountId, DroppedCommit),
     }

@@ -40,7 +40,7 @@ impl<T: Config> Pallet<T> {
             Uids::<T>::contains_key(netuid, who),
             Error::<T>::HotKeyNotRegisteredInNetwork
         );
-        // An axon without an address is allowed: its neuron can be told apart from one that never served.
+        // An axon without an address is allowed: its neuron can be distinguished from one that never served.
         Self::check_address(axon.ip_type, axon.ip, true)?;
         let last = Axons::<T>::get(netuid, who).map_or(0, |axon| axon.block);
         ensure!(

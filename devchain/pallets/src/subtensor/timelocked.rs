@@ -1,6 +1,6 @@
 //! Timelocked commits: at the beginning of every block, those whose epoch of reveal is now are opened with the beacon's
-//! pulses. One whose round has not come waits for a later block of the epoch; what cannot be opened, or says what is
-//! not allowed, is dropped with an event.
+//! pulses. One whose round has not come waits for a later block of the epoch; what cannot be opened, or has a content
+//! that is not allowed, is dropped with an event.
 
 use super::{
     Config, DroppedCommit, Event, MAX_TIMELOCKED_COMMIT, MechanismCountCurrent, Pallet, RevealPeriodEpochs,

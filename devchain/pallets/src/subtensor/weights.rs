@@ -36,7 +36,7 @@ impl<T: Config> Pallet<T> {
         Self::store_weights(who, netuid, mecid, uids, values, version_key)
     }
 
-    /// Sets weights on several subnets; what fails says so in an event.
+    /// Sets weights on several subnets; an event reports what fails.
     pub(super) fn do_batch_set(
         who: AccountId,
         netuids: Vec<Compact<NetUid>>,
@@ -62,7 +62,7 @@ impl<T: Config> Pallet<T> {
         Ok(())
     }
 
-    /// Says what became of a batch.
+    /// Reports what became of a batch.
     pub(super) fn close_batch(who: AccountId, netuids: Vec<Compact<NetUid>>, results: Vec<DispatchResult>) {
         let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
         if !errors.is_empty() {

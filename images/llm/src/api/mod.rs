@@ -28,7 +28,7 @@ pub use serve::{Address, serve, unix_seconds};
 const MOST_BODY: usize = 1 << 20;
 
 /// How much of a larger one is read and thrown away, and how long: a client that is still sending when the connection
-/// closes may lose the answer that tells it why.
+/// closes may lose the answer that states why.
 const MOST_DRAINED: usize = 16 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 

@@ -16,7 +16,7 @@ const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 256;
 const MOST_LIKELY: usize = 20;
 const MOST_BIASES: usize = 1024;
-/// Where a client does not say how long an answer may be.
+/// Where a client does not state how long an answer may be.
 const USUAL_LENGTH: usize = 256;
 
 /// The fields that both endpoints accept.

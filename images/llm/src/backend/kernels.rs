@@ -19,7 +19,7 @@ const BLOCK: usize = 32;
 /// Fewer rows than this are done one by one.
 const MANY: usize = 8;
 
-/// Rows of queries in one product: what a row may not see is computed for at most so many others.
+/// Rows of queries in one product: what a row may not see is computed for at most this many others.
 const TOGETHER: usize = 64;
 
 /// Keys and values of one text in one block: `kv_heads · head_dim` numbers a position.

@@ -17,7 +17,7 @@ use super::kernels::{Number, dot};
 use super::{BackendError, kernels};
 use crate::model::{Linear, Matrix};
 
-/// From so many rows on, preparing a matrix for candle's product pays.
+/// From this many rows on, preparing a matrix for candle's product pays.
 const MANY: usize = 8;
 
 /// A product with fewer weights than this is not worth a second thread.
@@ -305,7 +305,7 @@ fn turn_squares(rows: &[f32], columns: usize, first: usize, outputs: usize, out:
     }
 }
 
-/// Outputs that are multiplied at once, for so many threads as there are.
+/// Outputs that are multiplied at once, for as many threads as there are.
 fn tile_of(columns: usize) -> usize {
     let numbers = TILE * rayon::current_num_threads().max(1);
     (numbers / columns.max(1)).next_multiple_of(SHARE).max(SHARE)

@@ -142,7 +142,7 @@ impl Torch {
         x.f_to_kind(self.kind)?.f_matmul(weights)?.f_to_kind(Kind::Float)
     }
 
-    /// `kv_heads · head_dim` numbers for each of so many positions.
+    /// `kv_heads · head_dim` numbers for each of `positions` positions.
     fn empty(&self, positions: usize) -> Made<Tensor> {
         let size = [
             positions as i64,

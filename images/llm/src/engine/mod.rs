@@ -65,7 +65,7 @@ pub struct Score {
     pub tokens: Vec<u32>,
     /// How many of them are the prompt; at least one.
     pub prompt: usize,
-    /// How the answer's tokens were chosen, as they say.
+    /// How the answer's tokens are claimed to have been chosen.
     pub parameters: Parameters,
     /// The sampler and the seed of this choice; none: no margins.
     pub chooser: Option<Chooser>,
@@ -78,7 +78,7 @@ pub struct Score {
 /// An event in the life of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// It has a slot; so many of its prompt's tokens were at hand already.
+    /// It has a slot; this many of its prompt's tokens were at hand already.
     Began(usize),
     /// The next token.
     Token(Token),
@@ -100,7 +100,7 @@ pub struct Token {
 /// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model said so; the token that says it was the last event.
+    /// The model ended the answer; the token that does it was the last event.
     End,
     /// Nothing more was asked for, or the context is full.
     Length,

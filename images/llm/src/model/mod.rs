@@ -25,12 +25,12 @@ pub enum ModelError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// A file does not say what it should.
+    /// A file does not contain what it should.
     #[error("the model's {part} is broken or not supported: {what}")]
     Malformed {
         /// Which file or which part of it.
         part: &'static str,
-        /// The defect in words.
+        /// The defect as text.
         what: String,
     },
     /// A tensor is not there, or not as large as the shape asks for.
@@ -38,7 +38,7 @@ pub enum ModelError {
     Tensor {
         /// Its name in the file.
         name: String,
-        /// The defect in words.
+        /// The defect as text.
         what: String,
     },
     /// The tensor library refused it.
@@ -65,7 +65,7 @@ impl ModelError {
 /// The result of every function here.
 pub type Result<T> = std::result::Result<T, ModelError>;
 
-/// The digest over everything that decides what a model says: weights, the type they are computed in, tokenizer,
+/// The digest over everything that decides what a model writes: weights, the type they are computed in, tokenizer,
 /// template.
 #[must_use]
 pub fn model_id(weights: &[u8; 32], storage: Storage, tokenizer: &[u8; 32], template: &[u8; 32]) -> [u8; 32] {

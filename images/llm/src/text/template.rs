@@ -10,7 +10,7 @@ use crate::model::sha256;
 
 /// Instructions that one rendering may take; Llama 3's template needs a few thousand for a long conversation.
 const FUEL: u64 = 2_000_000;
-/// Where a model says nothing: names, colons, blank lines.
+/// For a model without a template: names, colons, blank lines.
 const PLAIN: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n\n{% endfor %}\
     {% if add_generation_prompt %}assistant:{% endif %}";
 
@@ -103,7 +103,7 @@ impl Template {
     /// The text that the model goes on with.
     ///
     /// # Errors
-    /// Renders the messages by the template; an error tells the template's complaint, or that it takes too long.
+    /// Renders the messages by the template; an error states the template's complaint, or that it takes too long.
     pub fn render(&self, messages: &[Message]) -> Result<String, TextError> {
         let broken = |error: Error| TextError::Template(error.to_string());
         let template = self.environment.get_template("chat").map_err(broken)?;

@@ -234,7 +234,8 @@ fn a_known_beginning_is_not_computed_again() {
 #[test]
 fn thirty_texts_go_on_together_and_a_slow_reader_holds_up_nobody() {
     let server = Server::start(&["--threads", "1", "--streams", "32"]).unwrap();
-    // So much to say of each token that it does not fit into what lies between us: these stay open until they are read.
+    // So much data about each token that it does not fit into what lies between us: these stay open until they
+    // are read.
     let body = |seed: u64| {
         json!({
             "messages": [{"role": "user", "content": seed.to_string()}], "max_tokens": 200, "seed": seed, "stream": true,

@@ -145,7 +145,8 @@ fn a_cheaper_engine_shows_and_honest_rounding_does_not() {
             let (tokens, _) = retraced(&reference, &answer);
             scored += tokens.len();
             sampled += answer.ids.len();
-            // All but the last are the engine's own, and of the last nothing larger than the engine's margin is told.
+            // All but the last are the engine's own, and of the last nothing larger than the engine's margin
+            // is reported.
             let chosen = tokens.len().saturating_sub(1);
             assert_eq!(ids(&tokens)[..chosen], answer.ids[..chosen]);
             assert!(tokens[..chosen].iter().all(|token| margin(token) == 0.0));
@@ -236,7 +237,7 @@ fn a_text_of_llama_cpp_gives_the_ids_that_its_sampler_chose() {
             .iter()
             .filter(|token| margin(token) > 0.0)
             .count();
-        // Without a seed the text is tokenized, and nothing is said about margins.
+        // Without a seed the text is tokenized, and no margins are reported.
         let unseeded = scored(Value::Null);
         assert!(unseeded.iter().all(|token| token.get("margin").is_none()));
         assert!(

@@ -1,5 +1,5 @@
 //! Scenarios that need nodes: three of them, `mh1` to `mh3`, with two GPUs each and the image `muster/test:1`, whose
-//! program runs until it is told to end, or ends at once with the exit code of its argument.
+//! program runs until it is asked to end, or ends at once with the exit code of its argument.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

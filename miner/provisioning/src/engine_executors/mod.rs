@@ -25,7 +25,7 @@ const SURVEY_EVERY: Duration = Duration::from_secs(2);
 const IDLE_SURVEY_EVERY: Duration = Duration::from_secs(30);
 /// The time for an executor whose lease has ended to end by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// So many surveys in a row have to miss an executor before it counts as gone: an engine may list a new one late.
+/// This many surveys in a row have to miss an executor before it counts as gone: an engine may list a new one late.
 const ABSENT_SURVEYS: u32 = 3;
 /// The waits between the tries of a call that the engine did not answer.
 const RETRY: Backoff = Backoff {

@@ -28,7 +28,7 @@ pub(crate) fn order() -> Order {
     }
 }
 
-/// The request of an executor with so many GPUs on this cluster.
+/// The request of an executor with `gpus` GPUs on this cluster.
 pub(crate) fn settings(cluster: &SlurmCluster, gpus: u32) -> SlurmSettings {
     SlurmSettings {
         conf: cluster.conf(),

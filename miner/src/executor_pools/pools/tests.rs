@@ -1,4 +1,4 @@
-//! Pools whose engines say what the test wrote down.
+//! Pools whose engines report what the test wrote down.
 
 use futures_util::FutureExt as _;
 use muster_protocol::ExecutorToken;
@@ -9,7 +9,7 @@ use super::*;
 
 const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 
-/// A manager whose executors run until they are stopped, and whose engine says what the test wrote down.
+/// A manager whose executors run until they are stopped, and whose engine reports what the test wrote down.
 #[derive(Default)]
 struct Scripted {
     view: Mutex<Option<PoolView>>,

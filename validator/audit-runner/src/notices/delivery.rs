@@ -1,4 +1,4 @@
-//! Tells miners what they are owed about spot checks: at least once, until they have taken it or it is too old.
+//! Sends miners what they are owed about spot checks: at least once, until they have taken it or it is too old.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -272,7 +272,7 @@ async fn talk(
 }
 
 impl Talk<'_> {
-    /// Says a notice and answers the miner's questions until the miner has taken it.
+    /// Sends a notice and answers the miner's questions until the miner has taken it.
     async fn say(&mut self, notice: AuditNotice) -> Result<(), TalkFailure> {
         self.number = self.number.saturating_add(1);
         self.send(notice).await?;

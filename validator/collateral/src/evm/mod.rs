@@ -267,7 +267,7 @@ async fn view<C: SolCall>(
         .map_err(|error| node.not_understood(doing, format!("{}: {error}", C::SIGNATURE)))
 }
 
-/// One error for those of all nodes: the most telling one, else a list of who did not answer.
+/// One error for those of all nodes: the most informative one, else a list of who did not answer.
 fn merge_failures(failures: Vec<CollateralError>) -> CollateralError {
     let mut away = Vec::new();
     let mut operation = "reach an EVM node";

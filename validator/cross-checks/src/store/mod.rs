@@ -1,6 +1,6 @@
 //! The tables of cross-checks in the validator's database. The validator's migrations create them. `jobs` reads what
-//! has ended, `checks` carries a check from its row to its verdict, `news` tells the facilitator, `listing` tells
-//! everybody else.
+//! has ended, `checks` carries a check from its row to its verdict, `news` keeps the messages for the facilitator,
+//! `listing` reads what everybody may see.
 
 mod checks;
 mod jobs;

@@ -182,7 +182,7 @@ impl Audited {
         .await
     }
 
-    /// Waits until so many answers of the model are proven.
+    /// Waits until `count` answers of the model are proven.
     pub(crate) async fn answered(&self, count: u64) {
         within("answers", async {
             loop {
@@ -553,7 +553,7 @@ async fn until_tested(world: &World, state: &str) -> Value {
     within("the end of the self-test", listed).await
 }
 
-/// Has the validator plant a cheat in so many millionths of the answers of its tests.
+/// Has the validator plant a cheat in `share_ppm` millionths of the answers of its tests.
 fn plant(share_ppm: u32) -> impl FnOnce(&mut muster_validator::Config) {
     move |config| {
         config.audit.own_prompts = 0;

@@ -26,7 +26,7 @@ fn key(uri: &str) -> Hotkey {
     Keypair::from_uri(uri).unwrap().hotkey()
 }
 
-/// A statement of `//Liar` with its evidence: a miner of which so many executors showed themselves.
+/// A statement of `//Liar` with its evidence: a miner of which `shown` executors showed themselves.
 fn statement(shown: u32) -> (SignedStatement, CapacityEvidence) {
     let seen = ObservedMiner {
         observations: vec![Observation {

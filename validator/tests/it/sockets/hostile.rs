@@ -14,8 +14,8 @@ use crate::sockets::support::facilitator::job;
 use crate::sockets::support::miner::Miner;
 use crate::sockets::support::{World, while_time_passes};
 
-/// Submits a job that the miner refuses as busy, with these receipts, after announcing so many executors. Returns the
-/// job.
+/// Submits a job that the miner refuses as busy, with these receipts, after it announced `executors` executors. Returns
+/// the job.
 async fn refused(
     world: &mut World,
     miner: &mut Miner,

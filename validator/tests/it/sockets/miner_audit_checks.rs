@@ -72,7 +72,7 @@ async fn ended(audited: &Audited) -> Value {
     .await
 }
 
-/// Closes a bucket once so many answers are proven, and draws from it.
+/// Closes a bucket once `answers` answers are proven, and draws from it.
 async fn draw(audited: &Audited, bucket: u64, answers: u64) {
     audited.answered(answers).await;
     audited.world.chain.seal_to((bucket + 1) * 25);

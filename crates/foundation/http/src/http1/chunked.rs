@@ -50,8 +50,8 @@ pub fn is_chunked<B>(response: &Response<B>) -> bool {
     !bodiless && !response.headers().contains_key(CONTENT_LENGTH)
 }
 
-/// Writes a response to its end. `keep_alive` says whether its client wants to use the connection again. Of the body's
-/// trailers those are written that the head's `Trailer` announces.
+/// Writes a response to its end. `keep_alive` states whether its client wants to use the connection again. Of the
+/// body's trailers those are written that the head's `Trailer` announces.
 ///
 /// # Errors
 /// The connection or the body fails, or the client has gone. The response is then incomplete.

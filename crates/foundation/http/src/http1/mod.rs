@@ -2,12 +2,12 @@
 //!
 //! * `head`: a request's head is written, a response's head is read. Pure.
 //! * `header_lines`: the lines of heads and trailers, with their bounds. Pure.
-//! * `framing`: the bytes of a response body are told from its framing. Pure.
+//! * `framing`: the bytes of a response body are separated from its framing. Pure.
 //! * [`client`]: requests to one peer, over connections that `pool` keeps; [`body`]: the response body as it arrives.
 //! * [`chunked`]: a server writes a response of unknown length.
 //! * [`stall`]: a connection whose peer must take what is written to it in time.
 //!
-//! hyper reads requests and writes short responses. [`chunked`] tells why it does not write long ones.
+//! hyper reads requests and writes short responses. [`chunked`] explains why it does not write long ones.
 
 pub mod body;
 pub mod chunked;

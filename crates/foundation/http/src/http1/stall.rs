@@ -13,7 +13,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A connection of which a write fails if the peer takes nothing for as long as a limit: such a peer has gone, whatever
-/// TCP says.
+/// TCP reports.
 pub struct StallTimeout<T> {
     io: T,
     limit: Duration,

@@ -1,8 +1,8 @@
 //! Finds the address of a request's client. Pure.
 //!
-//! Only a trusted proxy is believed, and only in the one header that the operator says it writes: a proxy passes on
-//! other headers as the client wrote them. The header lists the hops, the nearest last, so it is read from its end, as
-//! far as the hops are trusted proxies.
+//! Only a trusted proxy is believed, and only in the one header that the operator has configured for it: a proxy passes
+//! on other headers as the client wrote them. The header lists the hops, the nearest last, so it is read from its end,
+//! as far as the hops are trusted proxies.
 
 use std::net::{IpAddr, SocketAddr};
 

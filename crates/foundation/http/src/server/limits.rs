@@ -16,7 +16,7 @@ pub struct ServerLimits {
     pub body: Duration,
     /// The time in which a client must take something of a response that waits for it.
     pub stall: Duration,
-    /// How long requests may go on after the server was told to stop.
+    /// How long requests may go on after the server was asked to stop.
     pub drain: Duration,
 }
 

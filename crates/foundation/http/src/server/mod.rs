@@ -183,7 +183,7 @@ where
                 opened = opening => opened,
                 () = stop.cancelled() => return,
             };
-            // A client that says nothing in time, or hangs up, is no error of ours.
+            // A client that sends nothing in time, or hangs up, is no error of ours.
             let Ok(Ok(Some((version, stream)))) = opened else {
                 return;
             };
@@ -212,7 +212,7 @@ where
     open.wait().await;
 }
 
-/// Opens a connection to its first bytes of HTTP. `None` if its client was told that the port speaks TLS only.
+/// Opens a connection to its first bytes of HTTP. `None` if its client was notified that the port speaks TLS only.
 async fn open_http(
     stream: TcpStream,
     tls: Option<&ServerTls>,

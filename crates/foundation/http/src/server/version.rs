@@ -86,7 +86,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for OpenedStream<S> {
         buf.put_slice(first.get(..count).unwrap_or_default());
         this.taken += count;
         if this.taken == this.filled && buf.remaining() > 0 {
-            // A stream without further bytes, or with an error, says so again at the next read.
+            // A stream without further bytes, or with an error, reports it again at the next read.
             let _ = Pin::new(&mut this.stream).poll_read(cx, buf);
         }
         Poll::Ready(Ok(()))

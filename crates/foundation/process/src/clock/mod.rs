@@ -21,7 +21,7 @@ pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send + 'static>>;
 /// The clock that a whole process shares.
 pub type SharedClock = Arc<dyn Clock>;
 
-/// Tells the time and wakes sleepers.
+/// Returns the time and wakes sleepers.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The time now; never earlier than a time it returned before.
     fn now(&self) -> Timestamp;

@@ -1,4 +1,4 @@
-//! Problems of a configuration, in words for the person who wrote it.
+//! Problems of a configuration, as texts for the person who wrote it.
 
 use std::fmt;
 

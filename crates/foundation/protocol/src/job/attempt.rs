@@ -33,7 +33,7 @@ pub struct AttemptPlan {
     pub startup: Duration,
     /// Time for which a connection may stay lost before the miner counts as lost.
     pub reconnect: Duration,
-    /// The clock of the image, for a miner that says when it begins to fetch one. `None` for attempts stored by
+    /// The clock of the image, for a miner that reports when it begins to fetch one. `None` for attempts stored by
     /// versions without it.
     #[serde(default)]
     pub image: Option<ImageClock>,
@@ -151,7 +151,7 @@ pub enum Effect {
         /// Whether the receipt pays.
         paid: bool,
     },
-    /// Tell the miner to stop the attempt.
+    /// Send the miner the order to stop the attempt.
     SendCancel,
     /// Dial the miner again.
     Reconnect,
@@ -163,9 +163,9 @@ pub enum Effect {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{event} cannot follow while the attempt is {state}")]
 pub struct IllegalEvent {
-    /// The event, in words.
+    /// The event, as text.
     pub event: &'static str,
-    /// The state that the attempt was in, in words.
+    /// The state that the attempt was in, as text.
     pub state: &'static str,
 }
 
@@ -243,7 +243,7 @@ impl Attempt {
     }
 
     /// The attempt whose executor was ready since `then` at the latest: its own report of that was lost with a
-    /// connection, so the validator cannot tell when it came.
+    /// connection, so the validator does not know when it came.
     #[must_use]
     pub fn assume_ready_since(mut self, then: Timestamp) -> Self {
         self.ready_at = self.ready_at.map(|at| at.min(then));
@@ -370,7 +370,7 @@ impl Attempt {
         if self.link_deadline.is_none() {
             self.link_deadline = Some(now.plus(self.plan.reconnect));
         }
-        // Nothing can be heard without a connection.
+        // Nothing can be received without a connection.
         self.silent_at = None;
         Ok((self, vec![Effect::Reconnect]))
     }
@@ -442,7 +442,7 @@ impl Attempt {
         (self, vec![])
     }
 
-    /// When a miner that fetches the image has been silent for too long, if it is heard at `now` and never again.
+    /// When a miner that fetches the image has been silent for too long, if its last message arrives at `now`.
     fn silence_from(&self, now: Timestamp) -> Option<Timestamp> {
         match (&self.state, self.plan.image) {
             (JobState::Fetching, Some(image)) => Some(now.plus(image.silence)),
@@ -681,7 +681,7 @@ impl Attempt {
 }
 
 impl JobState {
-    /// The state in words for people.
+    /// The state as a text for people.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Connecting => "connecting",

@@ -26,8 +26,8 @@ pub const SAVED_EXIT_CODE: u8 = 85;
 /// The longest folder of checkpoints, in bytes.
 pub const MAX_CHECKPOINT_FOLDER_BYTES: usize = 255;
 
-/// The key in a failure's context that tells whether another attempt helps: [`OUT_OF_MEMORY`],
-/// [`DAMAGED_CHECKPOINT`], [`STALLED`] or [`LEASE_OVER`].
+/// The key in a failure's context that shows whether another attempt helps: [`OUT_OF_MEMORY`], [`DAMAGED_CHECKPOINT`],
+/// [`STALLED`] or [`LEASE_OVER`].
 pub const RESUME_KEY: &str = "resume";
 
 /// The program ran out of memory.
@@ -221,10 +221,10 @@ impl CheckpointTerms {
 
     /// Adds the fixed layout to the terms': the length of the folder (1) and the folder; `every` (4); the signal (1);
     /// the number of fatal exit codes (1) and each of them (1); whether there is a best metric (1), and if so whether
-    /// larger is better (1), the length of its name (1) and the name; a byte whose lowest bit says whether there is a
-    /// checkpoint to begin from, and whose second bit says whether a program without progress is stopped; the job (16)
-    /// and the ordinal (4) of that checkpoint; the seconds without progress (4). Integers are little-endian. Longer
-    /// parts are over their limits.
+    /// larger is better (1), the length of its name (1) and the name; a byte whose lowest bit states whether there is a
+    /// checkpoint to begin from, and whose second bit states whether a program without progress is stopped; the job
+    /// (16) and the ordinal (4) of that checkpoint; the seconds without progress (4). Integers are little-endian.
+    /// Longer parts are over their limits.
     pub(super) fn add_layout(&self, layout: &mut Vec<u8>) {
         layout.push(u8::try_from(self.folder.len()).unwrap_or(u8::MAX));
         layout.extend_from_slice(self.folder.as_bytes());

@@ -1,5 +1,5 @@
 //! The completion report of an attempt: the files that its program left and its use of the machine, as its executor
-//! tells them.
+//! reports them.
 
 use std::collections::BTreeMap;
 

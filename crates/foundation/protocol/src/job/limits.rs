@@ -43,7 +43,7 @@ pub struct BoundedFields<'a> {
 pub struct OverLimit {
     /// The field's name on the wire.
     pub field: &'static str,
-    /// The violated limit, in words for the user.
+    /// The violated limit, as a text for the user.
     pub reason: String,
 }
 

@@ -1,18 +1,18 @@
 //! The ends of an attempt, and the party at fault.
 //!
-//! A failure's reason mostly tells the party at fault. Where it does not (`generic_error` and its kin), the miner's
+//! A failure's reason mostly shows the party at fault. Where it does not (`generic_error` and its kin), the miner's
 //! side may name the party in `context.fault`, and is believed:
 //!
 //! * against itself: a confession;
 //!
 //! * against anyone else: an [excuse](Outcome::is_excuse). It spares the miner an incident, because no other party can
-//!   tell a mistyped image from a missing one. It is counted apart, so that a miner with many excuses is asked after
-//!   its equals, and it is paid only if it blames the user of an executor that was ready (`docs/adr/0070`).
+//!   distinguish a mistyped image from a missing one. It is counted apart, so that a miner with many excuses is asked
+//!   after its equals, and it is paid only if it blames the user of an executor that was ready (`docs/adr/0070`).
 //!
 //! An image that does not come has a reason of its own in `context.image_fetch` ([`ImageFetchFailure`]): it blames the
 //! user or nobody, and is no excuse until another miner gets the image.
 //!
-//! A reason that tells the party at fault by itself is not overruled: a lost executor is the miner's fault, whatever
+//! A reason that shows the party at fault by itself is not overruled: a lost executor is the miner's fault, whatever
 //! the miner claims.
 
 use std::fmt;
@@ -99,7 +99,7 @@ impl Outcome {
         }))
     }
 
-    /// The failure that a status tells; `None` for a status of another kind.
+    /// The failure that a status reports; `None` for a status of another kind.
     pub fn failure_in(metadata: &StatusMetadata) -> Option<Self> {
         let StatusMetadata {
             job_rejection_details,
@@ -161,7 +161,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the program ran to an end of its own, so that the time that it took tells how long such work takes.
+    /// Whether the program ran to an end of its own, so that the time that it took shows how long such work takes.
     pub fn ran_to_its_end(&self) -> bool {
         match self {
             Self::Completed(_) => true,

@@ -21,7 +21,7 @@ const STDERR_KEY: &str = "stderr";
 const ARTIFACTS_KEY: &str = "artifacts";
 const UPLOAD_RESULTS_KEY: &str = "upload_results";
 
-/// The results that a failed attempt left, as the miner's side tells them.
+/// The results that a failed attempt left, as the miner's side reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialResult {
     /// The program's standard output, where the failure itself has no place for it; long output is cut in the middle.

@@ -150,8 +150,8 @@ impl JobTerms {
 
     /// The fixed layout of the terms of the job with this signed digest.
     ///
-    /// The job's digest (64 bytes); the priority (1); the image's limit and the queue's, each as a byte that says
-    /// whether it is there and 8 bytes if it is; a byte that says whether there is an archive, and if so the URL's
+    /// The job's digest (64 bytes); the priority (1); the image's limit and the queue's, each as a byte that states
+    /// whether it is there and 8 bytes if it is; a byte that states whether there is an archive, and if so the URL's
     /// length (4), the URL, the archive's SHA-256 (32) and its length (8). Integers are little-endian.
     ///
     /// Terms with rules for metrics have a zero byte behind the job's digest, and at the end the number of rules (1)
@@ -160,7 +160,7 @@ impl JobTerms {
     /// Terms of a deterministic job have two zero bytes behind the job's digest, and at the end the rules, also where
     /// their number is 0.
     ///
-    /// Terms with checkpoints have three zero bytes behind the job's digest, then a byte that says whether the job is
+    /// Terms with checkpoints have three zero bytes behind the job's digest, then a byte that states whether the job is
     /// deterministic, and at the end the rules, also where their number is 0, and the checkpoints'
     /// [own layout](CheckpointTerms).
     pub fn layout(&self, job: &[u8; 64]) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! Muster's own messages about spot checks: what a validator shows to the miners that it audits, and what they answer.
 //!
-//! A validator opens a connection to say what a miner has not taken yet, one notice after another. The miner names each
-//! notice that it has stored. Peers without the feature `audits` get none of these messages.
+//! A validator opens a connection to send what a miner has not taken yet, one notice after another. The miner names
+//! each notice that it has stored. Peers without the feature `audits` get none of these messages.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub enum AuditNotice {
     BundlePart(Box<BundlePart>),
     /// The answer to an appeal. Not answered.
     AppealAnswer(Box<AppealAnswer>),
-    /// The validator has said everything; the miner may appeal now.
+    /// The validator has sent everything; the miner may appeal now.
     Done,
 }
 
@@ -164,11 +164,11 @@ pub struct AppealAnswer {
     pub bundle: Digest,
     /// Whether the validator audits fresh answers now.
     pub is_open: bool,
-    /// Until when it does, or why it does not, in words.
+    /// Until when it does, or why it does not, as text.
     pub words: String,
 }
 
-/// `MusterAuditReply`, miner to validator: the answer to a notice, or a question about what it said.
+/// `MusterAuditReply`, miner to validator: the answer to a notice, or a question about its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditReply {

@@ -32,7 +32,7 @@ crate::macros::open_enum!(
         Agrees = "agrees",
         /// The outputs differ from those of two runs on the validator's own miner, which agree with each other.
         Differs = "differs",
-        /// Nothing can be said; the reason says why.
+        /// Nothing can be concluded; the reason states why.
         Unproven = "unproven",
     }
 );

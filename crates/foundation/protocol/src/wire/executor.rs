@@ -231,7 +231,7 @@ pub struct SessionSealed {
     /// The text form of the signed attestation.
     #[serde(default)]
     pub attestation: Option<String>,
-    /// The reason in words why the miner attests nothing.
+    /// The reason why the miner attests nothing, as text.
     #[serde(default)]
     pub refusal: Option<String>,
 }

@@ -289,7 +289,7 @@ pub enum ResponseStatus {
 /// One reason why a frame was not taken. Unknown fields are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResponseError {
-    /// The reason in words.
+    /// The reason as text.
     pub msg: String,
     /// The kind of the error, such as `auth.signature_invalid`.
     pub r#type: String,

@@ -222,7 +222,7 @@ pub struct FinishedReceiptRequest {
     pub signature: Signature,
 }
 
-/// An error in words.
+/// An error as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GenericError {
     /// The error, for the peer's operator.
@@ -250,7 +250,7 @@ crate::macros::open_enum!(
 pub struct UnauthorizedError {
     /// The reason of the rejection.
     pub code: UnauthorizedCode,
-    /// The reason in words.
+    /// The reason as text.
     #[serde(default)]
     pub details: Option<String>,
 }
@@ -261,7 +261,7 @@ pub struct ExecutorManifest {
     /// The number of executors of each class.
     pub manifest: Manifest,
     /// Muster's own: those of the executors that take images from archives or with a login. Sent only to validators
-    /// that showed the feature `private-images`; absent if the miner does not tell.
+    /// that showed the feature `private-images`; absent if the miner does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private_images: Option<Manifest>,
 }
@@ -278,7 +278,7 @@ pub struct AttemptNotice {
 pub struct DeclineJob {
     /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// The reason in words.
+    /// The reason as text.
     #[serde(default)]
     pub message: String,
     /// The reason of the rejection.
@@ -385,7 +385,7 @@ pub struct JobImage {
 pub struct JobFailed {
     /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// The failure in words.
+    /// The failure as text.
     #[serde(default, alias = "error_detail")]
     pub message: String,
     /// The reason of the failure.
@@ -415,7 +415,7 @@ pub struct HordeFailed {
     pub job_uuid: AttemptId,
     /// The role that reports the failure.
     pub reported_by: ParticipantType,
-    /// The failure in words.
+    /// The failure as text.
     pub message: String,
     /// The reason of the failure.
     #[serde(default)]

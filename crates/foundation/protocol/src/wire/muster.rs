@@ -38,7 +38,7 @@ pub struct ReceiptCountersigned {
 pub struct CancelJob {
     /// The id of the attempt.
     pub job_uuid: AttemptId,
-    /// The reason in words.
+    /// The reason as text.
     pub reason: String,
 }
 
@@ -58,7 +58,7 @@ pub struct CancelRequest {
     pub message_type: CancelRequestTag,
     /// The id of the job, whichever attempt is under way.
     pub uuid: JobId,
-    /// The reason in words.
+    /// The reason as text.
     pub reason: String,
 }
 
@@ -137,7 +137,7 @@ pub struct LiveQueuePlace {
     pub waiting: u64,
     /// Seconds until the job is likely to start; null if that is unknown.
     pub estimate_s: Option<u64>,
-    /// The reason why the jobs of the class wait, in words; empty if it is unknown.
+    /// The reason why the jobs of the class wait, as text; empty if it is unknown.
     pub why: String,
 }
 
@@ -164,7 +164,7 @@ pub struct CapacityNotice {
 pub struct OfferedClass {
     /// The class of executor that a job would ask for.
     pub class: ExecutorClass,
-    /// The hardware of the most of these executors, as their miners tell it; null if none has told it.
+    /// The hardware of the most of these executors, as their miners report it; null if none has reported it.
     pub hardware: Option<String>,
     /// Miners that offer the class and may be asked.
     pub miners: u32,
@@ -182,7 +182,7 @@ pub struct OfferedClass {
     /// next one for an account with one, and so on; [`MAX_NEXT_PLACES`] at most. An account with more waiting jobs than
     /// there are entries is behind all jobs that wait.
     pub next: Vec<NextPlace>,
-    /// The reason why the jobs of the class wait, in words; empty if none waits or the reason is unknown.
+    /// The reason why the jobs of the class wait, as text; empty if none waits or the reason is unknown.
     pub why: String,
 }
 
@@ -214,7 +214,7 @@ pub struct JobLimits {
 }
 
 impl OfferedClass {
-    /// The place of the next job of an account that has so many jobs waiting for the class.
+    /// The place of the next job of an account that has `own_waiting` jobs waiting for the class.
     pub fn place_after(&self, own_waiting: usize) -> NextPlace {
         self.next.get(own_waiting).copied().unwrap_or(NextPlace {
             ahead: self.waiting,
@@ -293,7 +293,7 @@ pub struct StatusExtension {
     /// Receipts of that attempt with both signatures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receipts: Vec<Receipt>,
-    /// The image that the attempt ran, as its executor tells it. Only facilitators with the feature `results` get it.
+    /// The image that the attempt ran, as its executor reports it. Only facilitators with the feature `results` get it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<JobImage>,
     /// The results that a failed attempt left. Only facilitators with the feature `results` get them.
@@ -460,7 +460,7 @@ pub struct OfferExtension {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<MetricRule>,
     /// The context of the attempt's trace. Sent only to peers that showed the feature `trace`; the end of the attempt
-    /// then tells the stages.
+    /// then reports the stages.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -488,7 +488,7 @@ impl UserJobRequest {
             .unwrap_or_default()
     }
 
-    /// The context of the job's trace, as the facilitator told it; `None` for a job whose stages nobody wants.
+    /// The context of the job's trace, as the facilitator sent it; `None` for a job whose stages nobody wants.
     pub fn traceparent(&self) -> Option<TraceParent> {
         self.muster.as_ref()?.traceparent
     }

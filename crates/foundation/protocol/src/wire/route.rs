@@ -1,5 +1,5 @@
-//! The route of a job as its user is told of it: the miner of each attempt and why it was asked, and how many others
-//! were not, with the reasons. No miner but those that were asked is named.
+//! The route of a job as it is reported to its user: the miner of each attempt and why it was asked, and how many
+//! others were not, with the reasons. No miner but those that were asked is named.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -7,11 +7,11 @@ use serde_json::Value;
 use crate::ids::AttemptId;
 use crate::keys::MinerKey;
 
-/// The most steps of one route that are told and read.
+/// The most steps of one route that are sent and read.
 pub const MAX_ROUTE_STEPS: usize = 16;
-/// The most reasons of one list that are told and read.
+/// The most reasons of one list that are sent and read.
 pub const MAX_ROUTE_REASONS: usize = 32;
-/// The most characters of a text that are told and read.
+/// The most characters of a text that are sent and read.
 pub const MAX_ROUTE_TEXT: usize = 500;
 
 /// One decision of a job's validator: the attempt that it led to, if any, and the reasons.
@@ -26,13 +26,13 @@ pub struct RouteStep {
     /// The number of miners that could be asked. The one with the fewest drawbacks was.
     #[serde(default)]
     pub candidates: u32,
-    /// The drawbacks of the miner that was asked, in words; empty if it had none.
+    /// The drawbacks of the miner that was asked, as texts; empty if it had none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drawbacks: Vec<String>,
     /// The reasons for which miners could not be asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<ExclusionCount>,
-    /// How the attempt ended, in words.
+    /// How the attempt ended, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
 }
@@ -40,7 +40,7 @@ pub struct RouteStep {
 /// A reason for which miners could not be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExclusionCount {
-    /// The reason in words.
+    /// The reason as text.
     pub reason: String,
     /// The number of miners.
     pub miners: u32,
@@ -49,7 +49,7 @@ pub struct ExclusionCount {
 // === impl RouteStep ===
 
 impl RouteStep {
-    /// Cuts the lists and the texts to what is told and read.
+    /// Cuts the lists and the texts to what is sent and read.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let cut = |text: &mut String| {
@@ -68,7 +68,7 @@ impl RouteStep {
     }
 }
 
-/// Reads the route that a validator tells. One that cannot be read is none: it must not stop a result.
+/// Reads the route that a validator sends. One that cannot be read is none: it must not stop a result.
 pub(crate) fn read_route<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<RouteStep>, D::Error> {
     let Value::Array(steps) = Value::deserialize(d)? else {
         return Ok(Vec::new());

@@ -318,7 +318,7 @@ fn events_ahead_of_their_stage_are_the_peers_defect() {
     );
 }
 
-/// An attempt whose miner has said, at `start`, that it fetches the image and allows 60 seconds for it.
+/// An attempt whose miner has reported, at `start`, that it fetches the image and allows 60 seconds for it.
 fn fetching() -> Attempt {
     let up = Event::ExecutorUp {
         allowed: Duration::from_secs(60),

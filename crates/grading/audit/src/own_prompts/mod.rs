@@ -1,8 +1,8 @@
 //! A validator's own prompts, in the forms in which users ask. Pure.
 //!
-//! A miner that can tell the validator's own prompts from users' requests answers them honestly and everybody else
-//! cheaply. So a prompt takes its fields, their order and values, the roles and lengths of its messages, and whether it
-//! names a nonce, from a request of a user. Users' words stay theirs: a form holds none of them.
+//! A miner that can distinguish the validator's own prompts from users' requests answers them honestly and everybody
+//! else cheaply. So a prompt takes its fields, their order and values, the roles and lengths of its messages, and
+//! whether it names a nonce, from a request of a user. Users' words stay theirs: a form holds none of them.
 
 mod authored;
 mod list;

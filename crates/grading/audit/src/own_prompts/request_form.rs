@@ -1,4 +1,4 @@
-//! The form of a request: everything by which it looks like others, without a word that its user said.
+//! The form of a request: everything by which it looks like others, without a word that its user wrote.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

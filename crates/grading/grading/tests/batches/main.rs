@@ -1,4 +1,4 @@
-//! Whole batches in memory: every executor behaves as the test says and gets the right judgement.
+//! Whole batches in memory: every executor behaves as the test prescribes and gets the right judgement.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! A batch in memory: one miner's executors behave as the test says and sign their answers.
+//! A batch in memory: one miner's executors behave as the test prescribes and sign their answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -50,7 +50,7 @@ pub(super) const CAPS: ProverLimits = ProverLimits {
     read_bytes: 1 << 34,
 };
 
-/// The behaviour of an executor, in its first attempt at the products unless the variant says otherwise.
+/// The behaviour of an executor, in its first attempt at the products unless the variant names another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
     Honest,
@@ -78,7 +78,7 @@ pub(super) enum Does {
     LeavesBefore,
     LeavesAfter,
     Declines(bool),
-    /// Declines with receipts of so many attempts at work.
+    /// Declines with receipts of this many attempts at work.
     Shows(u8),
     NeverReady,
     /// Serves a session, which the validator ends before the answer.

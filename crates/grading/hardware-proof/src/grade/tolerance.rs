@@ -2,7 +2,7 @@
 //! measured.
 //!
 //! The model uses logarithms of rates. A run is its machine's mean plus noise. The machine is the unit, because many
-//! runs of one card say nothing about the next card. See docs/proofs.md for the model and its check.
+//! runs of one card show nothing about the next card. See docs/proofs.md for the model and its check.
 
 /// z of 99 %: the share of honest first proofs, on machines never measured, that should reach the bound.
 const Z_CONTENT: f64 = 2.326_347_874_040_841;

@@ -92,7 +92,7 @@ fn check_entry(
     if roots.get(round) == Some(&merkle::root_from_path(merkle::hash_leaf(leaf), index, path)) {
         return Ok(());
     }
-    // The opening is wrong either way. Recomputing the leaf tells whether the leaf or its path was altered.
+    // The opening is wrong either way. Recomputing the leaf shows whether the leaf or its path was altered.
     let honest = generator
         .compute_leaf(place, &previous)
         .iter()

@@ -84,7 +84,7 @@ impl StepChecker<'_> {
         if self.is_in_tree(place.walk, place.step, leaf, path) {
             return Ok(());
         }
-        // The opening is wrong either way. Replaying the leaf's steps tells whether the leaf or its path was altered.
+        // The opening is wrong either way. Replaying the leaf's steps shows whether the leaf or its path was altered.
         let first = place.step - within as u64;
         let honest = states
             .array_windows::<2>()

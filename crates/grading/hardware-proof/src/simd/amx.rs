@@ -38,7 +38,7 @@ pub(super) fn is_permitted() -> bool {
     const XFEATURE_XTILEDATA: libc::c_ulong = 18;
     static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ANSWER.get_or_init(|| {
-        // CPUID leaf 7: bit 24 of EDX is AMX-TILE, bit 25 is AMX-INT8. Leaf 0 tells whether leaf 7 exists.
+        // CPUID leaf 7: bit 24 of EDX is AMX-TILE, bit 25 is AMX-INT8. Leaf 0 shows whether leaf 7 exists.
         let present = std::arch::x86_64::__cpuid(0).eax >= 7
             && std::arch::x86_64::__cpuid_count(7, 0).edx >> 24 & 0b11 == 0b11;
         // SAFETY: this call changes nothing but which registers the process may use.

@@ -69,7 +69,7 @@ impl SeenList {
         canonical::sorted_compact_of(self).unwrap_or_default()
     }
 
-    /// The entries of a peer's list that tell something new, at most four: statements for `cycle` of the validators
+    /// The entries of a peer's list that report something new, at most four: statements for `cycle` of the validators
     /// that may state, other than those that were seen, while fewer than two of a validator were.
     pub fn news(self, cycle: u64, stating: &BTreeSet<ValidatorKey>, seen: &SeenDigests) -> Vec<SeenDigest> {
         let mut fresh = SeenDigests::new();

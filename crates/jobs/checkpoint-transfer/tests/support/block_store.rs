@@ -1,4 +1,4 @@
-//! A store of blocks in memory, as a facilitator serves it, which fails as often as a test says.
+//! A store of blocks in memory, as a facilitator serves it, which fails as often as a test prescribes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use muster_protocol::wire::checkpoints::{BlockList, CheckpointNotice};
 use parking_lot::Mutex;
 use tokio::sync::RwLock;
 
-/// A store of blocks in memory that fails as often as it is told to.
+/// A store of blocks in memory that fails as often as it is set to.
 #[derive(Clone, Default)]
 pub(crate) struct BlockStore {
     pub(crate) blocks: Arc<Mutex<BTreeMap<Digest, Bytes>>>,

@@ -338,7 +338,7 @@ impl VolumePlacement<'_> {
         self.fetched(want, cache, None).await
     }
 
-    /// Fetches a file by its URL. Cached content is used if the server says that it has not changed.
+    /// Fetches a file by its URL. Cached content is used if the server reports that it has not changed.
     async fn fetch_or_reuse(&self, target: Target, limit: u64) -> Result<ArrivedFile, HttpError> {
         let resource = target.resource();
         let mut kept = None;

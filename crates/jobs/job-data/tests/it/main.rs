@@ -1,6 +1,6 @@
 //! A job's data over real sockets: honest servers, hostile ones, the hub's API and S3.
 
-// `cfg(test)` tells clippy that helpers may unwrap, too.
+// `cfg(test)` makes clippy let helpers unwrap, too.
 #[cfg(test)]
 mod downloads;
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub(crate) struct SchedulerHandle {
     next_request: Arc<AtomicU64>,
 }
 
-/// A client's request in the scheduler. Dropping it unfinished tells the scheduler that the client has gone.
+/// A client's request in the scheduler. Dropping it unfinished notifies the scheduler that the client has gone.
 #[derive(Debug)]
 pub(crate) struct StreamRequest {
     scheduler: SchedulerHandle,

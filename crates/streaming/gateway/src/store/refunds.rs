@@ -107,7 +107,7 @@ impl GatewayStore {
 }
 
 /// Marks an answer as refunded because of a bundle, or takes the mark off. A function of a connection, so that the
-/// caller can store what it tells of the change in the same transaction.
+/// caller can store what it reports of the change in the same transaction.
 ///
 /// # Errors
 /// The database fails.

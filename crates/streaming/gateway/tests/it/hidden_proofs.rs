@@ -38,7 +38,7 @@ pub(crate) async fn serve(
     .await;
 }
 
-/// Serves an endpoint that answers as a test says. An error breaks the connection.
+/// Serves an endpoint that answers as a test prescribes. An error breaks the connection.
 pub(crate) async fn serve_answers<A, F>(
     listener: TcpListener,
     tls: Arc<rustls::ServerConfig>,

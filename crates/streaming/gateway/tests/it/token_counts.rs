@@ -19,7 +19,7 @@ fn tokenizer_file() -> TokenizerFile {
     }
 }
 
-/// A request for this many words whose engine claims so many tokens.
+/// A request for [`WORDS`] words whose engine claims `claimed` tokens.
 fn request(claimed: u64) -> Value {
     json!({
         "model": "tiny", "max_tokens": WORDS, "max_completion_tokens": 1_000_000, "user": claimed.to_string(),

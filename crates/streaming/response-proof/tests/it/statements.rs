@@ -295,7 +295,7 @@ fn an_envelope_keeps_its_text_form() {
     }
 }
 
-/// Each row: how the signed proof differs from the honest one, and what the checker says.
+/// Each row: how the signed proof differs from the honest one, and what the checker reports.
 #[test]
 fn each_forgery_fails_for_its_own_reason() {
     let other = Digest::of(b"another");

@@ -136,7 +136,7 @@ impl SealedSession {
     /// attests is what was ordered and the service is healthy.
     ///
     /// # Errors
-    /// The reason why there is no session, in words for logs and for clients that wait.
+    /// The reason why there is no session, as a text for logs and for clients that wait.
     pub async fn open(
         parameters: &SessionParameters<'_>,
         miner: MinerKey,
@@ -407,7 +407,7 @@ async fn find_peer(ready: StreamingJobReady, permits: AddressPermit<'_>) -> Resu
     })
 }
 
-/// Explains why there is no attestation, in words for logs and for clients that wait.
+/// Explains why there is no attestation, as a text for logs and for clients that wait.
 fn explain_no_attestation(error: &ClientError) -> String {
     match error {
         ClientError::Connect(_) => {

@@ -263,8 +263,8 @@ async fn search_in_time<T>(search: impl Future<Output = Option<T>>, clock: &Shar
     }
 }
 
-/// Searches page after page from the number `from` on. The first page says where the search ends, whatever later pages
-/// say: their sender would keep it going.
+/// Searches page after page from the number `from` on. The first page states where the search ends, whatever later
+/// pages state: their sender would keep it going.
 ///
 /// # Errors
 /// A page does not arrive.

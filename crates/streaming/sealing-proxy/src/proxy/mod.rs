@@ -38,7 +38,7 @@ const MAX_CO_GRADER_REQUESTS: usize = 2;
 
 /// The grader beside the engine. Its responses are signed by the session as the engine's are.
 pub trait GraderBackend: Send + Sync {
-    /// Starts the grader if it is not running, and returns the connections to it. On failure, the reason in words.
+    /// Starts the grader if it is not running, and returns the connections to it. On failure, the reason as text.
     fn start(&self) -> BoxFuture<'_, Result<Upstream, String>>;
 
     /// The grader's own path for a request of this method for [`GRADE_PATH`]: its health, or a message.

@@ -191,7 +191,7 @@ async fn a_request_with_two_lengths_reaches_nobody() {
         assert_eq!(said.matches("HTTP/1.1 ").count(), 1, "{lengths}: {said}");
     }
     assert_eq!(engine.heard(), Vec::<String>::new());
-    // A transfer coding overrides a length: the body ends where the coding says, and the connection is closed. The
+    // A transfer coding overrides a length: the body ends where the coding ends it, and the connection is closed. The
     // hidden request is not read.
     for lengths in [
         "content-length: 41\r\ntransfer-encoding: chunked\r\n",

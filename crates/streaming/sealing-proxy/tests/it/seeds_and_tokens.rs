@@ -1,4 +1,4 @@
-//! The seed that the engine is told, and the ids of tokens that the proof binds.
+//! The seed that the engine is sent, and the ids of tokens that the proof binds.
 
 use http::Request;
 use muster_process::Tasks;

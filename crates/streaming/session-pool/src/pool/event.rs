@@ -83,7 +83,7 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// The reason in words, as the gateway's store keeps it.
+    /// The reason as text, as the gateway's store keeps it.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Unusable => "it cannot be used",

@@ -6,8 +6,8 @@ use muster_protocol::Timestamp;
 
 use super::{CloseReason, Effect, Limits, RequestNumber, SessionNumber, SessionPool, earlier};
 
-/// A session that was drained on request is followed by another one after so many times the pause after a failed start.
-/// Its container ends meanwhile, and whatever wants its executor leases it.
+/// A session that was drained on request is followed by another one after this multiple of the pause after a failed
+/// start. Its container ends meanwhile, and whatever wants its executor leases it.
 const DRAIN_PAUSE: u32 = 8;
 
 /// The doublings of the pause between starts stop here.

@@ -96,7 +96,7 @@ fn neurons(subnet: &SubnetStatus, miners: &MinersStatus) -> Markup {
     )
 }
 
-/// The executors that a miner tells this validator, and those that it states on the chain where these are others.
+/// The executors that a miner reports to this validator, and those that it states on the chain where these are others.
 fn offers(miner: Option<&MinerNotice>, stated: Option<&Manifest>) -> Markup {
     let told = miner.map(|miner| miner.claims.offers.as_slice());
     let told = Manifest::new(

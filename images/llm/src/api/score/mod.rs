@@ -22,7 +22,7 @@ use crate::replay::Chooser;
 use crate::sampler::{Parameters, Slack, q24};
 
 const MOST_LIKELY: usize = 20;
-/// The mark for bytes that make no letter. A text does not tell which bytes it stands for, and engines differ in the
+/// The mark for bytes that make no letter. A text does not show which bytes it stands for, and engines differ in the
 /// number of marks for a letter that stays unfinished.
 const BROKEN_LETTER: char = '\u{FFFD}';
 
@@ -45,7 +45,7 @@ struct Request {
     request: Option<Map<String, Value>>,
     /// The text that was sent, which the ids have to give. Only beside a request.
     text: Option<String>,
-    /// Why the answer ended, as the engine said. Only beside a request.
+    /// Why the answer ended, as the engine reported. Only beside a request.
     finish_reason: Option<String>,
     #[serde(flatten)]
     common: Common,
@@ -71,7 +71,7 @@ struct TextRequest {
     request: Map<String, Value>,
     /// The text of its one answer.
     text: String,
-    /// Why the answer ended, as the engine said: `stop`, `length`, or something else.
+    /// Why the answer ended, as the engine reported: `stop`, `length`, or something else.
     #[serde(default)]
     finish_reason: Option<String>,
     /// The seed of a request that names none.
@@ -148,7 +148,7 @@ fn compare(service: &Service, request: &Request) -> Result<bool, ApiError> {
     Ok(true)
 }
 
-/// Scores an answer as far as its text tells its tokens.
+/// Scores an answer as far as its text shows its tokens.
 async fn run_text(service: &Service, asked: TextRequest) -> Result<Response, ApiError> {
     let (plan, chooser) = plan_of(service, &asked)?;
     let ([prompt], 1) = (plan.prompts.as_slice(), plan.choices) else {
@@ -336,7 +336,7 @@ fn sampler_of(name: Option<&str>, version: Option<&str>) -> Result<Sampler, ApiE
     }
 }
 
-/// Another engine's sampler under a seed, for so many tokens; none where no seed is named.
+/// Another engine's sampler under a seed, for `tokens` tokens; none where no seed is named.
 fn chooser_of(
     sampler: Sampler,
     number: Option<i64>,

@@ -1,7 +1,7 @@
 //! The tokens of an answer of which only the text is known.
 //!
 //! A text has many tokenizations, and the sampler's noise hangs on the place of each token, so scores of another
-//! tokenization than the engine's say nothing. The engine that wrote the answer made the sampler's choices: this
+//! tokenization than the engine's show nothing. The engine that wrote the answer made the sampler's choices: this
 //! reference makes them again by the same seed, for as long as they spell the text. Where they do not, the engine chose
 //! another token, whose text is the next part of the answer. Of all such tokens the one with the smallest margin is
 //! taken, and what follows is not scored: nobody knows where the next token begins. So the scores are never worse than

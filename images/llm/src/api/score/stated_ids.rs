@@ -1,4 +1,4 @@
-//! Whether the ids that an answer states are those of its request and of its text. Margins of other ids say nothing
+//! Whether the ids that an answer states are those of its request and of its text. Margins of other ids show nothing
 //! about the answer.
 
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ pub(super) struct StatedAnswer<'a> {
     pub(super) ids: &'a [u32],
     /// The text that was sent, if it is known.
     pub(super) text: Option<&'a str>,
-    /// Why the answer ended, as the engine said.
+    /// Why the answer ended, as the engine reported.
     pub(super) finish_reason: Option<&'a str>,
 }
 
@@ -38,7 +38,7 @@ impl StatedAnswer<'_> {
     /// Compares the ids with the request and the text.
     ///
     /// # Errors
-    /// They differ, and `code` says in what; or the request is none that this engine answers.
+    /// They differ, and `code` names the difference; or the request is none that this engine answers.
     pub(super) fn compare(&self, service: &Service) -> Result<(), ApiError> {
         let plan = read_plan(service, self.request, None)?;
         let ([prompt], 1) = (plan.prompts.as_slice(), plan.choices) else {
@@ -77,7 +77,7 @@ impl StatedAnswer<'_> {
         }
     }
 
-    /// Whether the ids end as the answer says. An answer without a reason was broken off, and may end anywhere.
+    /// Whether the ids end as the answer states. An answer without a reason was broken off, and may end anywhere.
     fn has_end_of(&self, written: &WrittenText, plan: &Plan, room: usize) -> bool {
         let most = plan.max_tokens.unwrap_or(room).clamp(1, room.max(1));
         let names_most =

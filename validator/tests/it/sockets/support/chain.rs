@@ -187,7 +187,7 @@ impl TestChain {
         }
     }
 
-    /// Tells the stakes of earlier blocks from now on: each neuron with a permit has as much.
+    /// Serves the stakes of earlier blocks from now on: each neuron with a permit has as much.
     pub(crate) fn remember(&self) {
         let mut rules = self.rules();
         rules.remembers = true;
@@ -208,7 +208,7 @@ impl TestChain {
         self.rules().owner = Some(owner);
     }
 
-    /// Tells these transfers from now on, or none with an error.
+    /// Serves these transfers from now on, or none with an error.
     pub(crate) fn tell_transfers(&self, transfers: Option<Vec<(BlockNumber, AccountTransfer)>>) {
         self.rules().transfers = transfers;
     }

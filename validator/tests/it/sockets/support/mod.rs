@@ -253,7 +253,7 @@ impl World {
         self.get("/v0/state").await
     }
 
-    /// Waits until so many updates are not acknowledged. Answers are stored after a moment of the validator's clock,
+    /// Waits until `count` updates are not acknowledged. Answers are stored after a moment of the validator's clock,
     /// which passes here.
     pub(crate) async fn updates_waiting(&self, count: u64) {
         within("answers to be written down", async {

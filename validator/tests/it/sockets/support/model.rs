@@ -1,5 +1,5 @@
-//! A scripted language model whose answers are measured ones: each answer says in its first tokens which engine wrote
-//! it, and a reference scores it as that engine's answers were scored. All its texts are the same.
+//! A scripted language model whose answers are measured ones: each answer names in its first tokens the engine that
+//! wrote it, and a reference scores it as that engine's answers were scored. All its texts are the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -84,7 +84,7 @@ fn chats(cheats: bool, poison: Option<usize>, text: &'static str) -> Router {
         let tokens = tokens.min(most);
         let mut choice = json!({ "message": { "role": "assistant", "content": text } });
         if asked["return_token_ids"] != true && most != u32::MAX {
-            // The text tells the tokens, as the texts of a real model do.
+            // The text shows the tokens, as the texts of a real model do.
             let told = format!("{text} {engine} {number} {tokens}");
             choice["message"]["content"] = told.into();
         } else if asked["return_token_ids"] == true {
@@ -157,7 +157,7 @@ pub(crate) fn lying_reference() -> Router {
     })
 }
 
-/// The program of a reference that says of every answer that its ids are not those of its text.
+/// The program of a reference that reports of every answer that its ids are not those of its text.
 pub(crate) fn accusing_reference() -> Router {
     let measured = Arc::new([answers(HONEST), answers(CHEAPER)]);
     let score = move |body: Bytes| {
@@ -173,7 +173,7 @@ pub(crate) fn accusing_reference() -> Router {
         .route("/v1/score", post(score))
 }
 
-/// A reference whose first score does not come before `gate` opens; `asked` tells that it was asked for.
+/// A reference whose first score does not come before `gate` opens; `asked` reports that it was asked for.
 pub(crate) fn halting_reference(asked: watch::Sender<bool>, gate: watch::Receiver<bool>) -> Router {
     let measured = Arc::new([answers(HONEST), answers(CHEAPER)]);
     let score = move |body: Bytes| {
@@ -248,7 +248,7 @@ fn scored(
         .cloned()
         .or_else(|| told_ids(&asked))
     else {
-        // The text of this answer tells no tokens.
+        // The text of this answer shows no tokens.
         let error = json!({ "error": { "message": "it does not tell a token of the vocabulary" } });
         return (axum::http::StatusCode::BAD_REQUEST, Json(error)).into_response();
     };
@@ -277,7 +277,7 @@ fn scored(
     reply(&asked, tokens)
 }
 
-/// The tokens that the text of an answer without ids tells.
+/// The tokens that the text of an answer without ids shows.
 fn told_ids(asked: &Value) -> Option<Vec<Value>> {
     let told = asked["text"].as_str()?.strip_prefix(TEXT)?;
     let numbers: Vec<u64> = told

@@ -1,4 +1,4 @@
-//! TLS on a server's port, beside HTTP without it: the first byte of a connection tells the two apart.
+//! TLS on a server's port, beside HTTP without it: the first byte of a connection distinguishes the two.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -171,8 +171,8 @@ impl TlsFiles {
     }
 }
 
-/// Opens a connection: with TLS if its first byte says so. `None` for a connection without TLS where that is not
-/// served; its client has been told.
+/// Opens a connection: with TLS if its first byte begins a handshake. `None` for a connection without TLS where that is
+/// not served; its client has been notified.
 ///
 /// # Errors
 /// The connection breaks, or the handshake fails.

@@ -43,7 +43,7 @@ impl Files {
     }
 }
 
-/// A server that says whether a request came over TLS.
+/// A server that reports whether a request came over TLS.
 async fn start(files: &TlsFiles, clock: &TestClock) -> (SocketAddr, Tasks) {
     let tasks = Tasks::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -31,7 +31,7 @@ pub enum MetricKind {
 pub enum LabelValues {
     /// One of these texts.
     OneOf(&'static [&'static str]),
-    /// Texts that this bounds, in words: "one of the configured models".
+    /// Texts within the bound that this text describes: "one of the configured models".
     BoundedBy(&'static str),
 }
 

@@ -104,7 +104,7 @@ fn answers_whose_seeds_nobody_knows_are_a_test_of_their_own_that_says_weak_at_mo
     );
     assert_eq!((found.tests.all.answers, found.counts.scored), (0, 60));
     assert!(found.tests.unseeded.unwrap().alarm.is_some());
-    // Beside honest answers to own prompts, too: whatever is said without a seed convicts nobody.
+    // Beside honest answers to own prompts, too: whatever is written without a seed convicts nobody.
     let both: Vec<Given> = [
         given(20, Prompt::Canary, |_| false),
         given(60, Prompt::User, |_| true),

@@ -1,4 +1,4 @@
-//! A bundle in which anything was altered has no verdict, and says why.
+//! A bundle in which anything was altered has no verdict, and its error states why.
 
 use muster_audit::{
     AuditBundle, AuditOutcome, Calibration, FalseIds, KnownAnswer, Origin, ReplayError, false_scores,

@@ -531,7 +531,7 @@ fn tokens_of(cells: &CellCounts) -> Vec<TokenScore> {
     tokens
 }
 
-/// This many answers, each for a client of its own; `cheats` says of each whether the cheaper engine writes it.
+/// This many answers, each for a client of its own; `cheats` returns of each whether the cheaper engine writes it.
 pub(crate) fn given(count: u64, prompt: Prompt, cheats: impl Fn(u64) -> bool) -> Vec<Given> {
     (0..count)
         .map(|client| Given {

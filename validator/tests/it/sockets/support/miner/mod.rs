@@ -84,7 +84,7 @@ impl Miner {
         self.accept_with(1).await
     }
 
-    /// Accepts a connection, checks the greeting and announces so many executors.
+    /// Accepts a connection, checks the greeting and announces `executors` executors.
     pub(crate) async fn accept_with(&mut self, executors: u32) -> Session {
         let first = self.server.next().await;
         self.accept_from(first, executors).await
