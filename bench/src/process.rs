@@ -1,7 +1,7 @@
 //! Processes under test, each on a core, and what they cost; and nginx, the peer of everything that passes streams on.
 //!
 //! A bench that has servers starts itself again with a word and a folder: [`Process::own`]. They report where they
-//! listen by [`say`].
+//! listen by [`write_address`].
 
 use std::fs;
 use std::net::TcpListener;
@@ -55,7 +55,7 @@ pub fn raise() -> Result<()> {
 ///
 /// # Errors
 /// The folder is gone.
-pub fn say(folder: &Path, name: &str, text: &str) -> Result<()> {
+pub fn write_address(folder: &Path, name: &str, text: &str) -> Result<()> {
     let draft = folder.join(format!("{name}.draft"));
     fs::write(&draft, text)?;
     Ok(fs::rename(draft, folder.join(format!("{name}.address")))?)

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::process::{ENGINE, say};
+use crate::process::{ENGINE, write_address};
 
 /// Stands before the microseconds at which an event was sent.
 const MARK: &str = "@T";
@@ -86,7 +86,7 @@ pub async fn serve_engine(folder: &Path) -> Result<()> {
     let port = TcpListener::bind("127.0.0.1:0").await?;
     let address = port.local_addr()?;
     let socket = UnixListener::bind(folder.join(ENGINE))?;
-    say(folder, "engine", &address.to_string())?;
+    write_address(folder, "engine", &address.to_string())?;
     tokio::try_join!(
         answer_on_socket(socket, tasks.clone()),
         answer_on_port(port, tasks.clone())

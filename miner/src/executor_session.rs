@@ -232,9 +232,12 @@ impl Reader<'_> {
                     return;
                 }
                 Err(SessionError::Malformed(error)) => {
-                    self.say(format!("Malformed message: {}", error.reason)).await
+                    self.send_error(format!("Malformed message: {}", error.reason))
+                        .await
                 }
-                Err(SessionError::Socket(error)) => self.say(format!("Malformed message: {error}")).await,
+                Err(SessionError::Socket(error)) => {
+                    self.send_error(format!("Malformed message: {error}")).await
+                }
             };
             if taken.is_err() {
                 return;
@@ -245,7 +248,7 @@ impl Reader<'_> {
     async fn take(&self, message: ExecutorToMiner) -> Result<(), SocketError> {
         if let Some(got) = message.attempt().filter(|got| *got != self.attempt) {
             return self
-                .say(format!(
+                .send_error(format!(
                     "attempt {got} is not the one of this lease, {}",
                     self.attempt
                 ))
@@ -269,11 +272,14 @@ impl Reader<'_> {
                 self.context.inbox.send(event).await;
                 Ok(())
             }
-            Err(kind) => self.say(format!("{kind} is not an executor's to send")).await,
+            Err(kind) => {
+                self.send_error(format!("{kind} is not an executor's to send"))
+                    .await
+            }
         }
     }
 
-    async fn say(&self, details: String) -> Result<(), SocketError> {
+    async fn send_error(&self, details: String) -> Result<(), SocketError> {
         self.sender.send(&Frame(error_frame(details).into())).await
     }
 }

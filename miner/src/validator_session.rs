@@ -105,14 +105,14 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<MinerState>) {
     tokio::select! {
         () = reader.run(receiver) => {}
         () = write(&sender, outgoings, &context) => {}
-        () = tell_machines(&sender, features, &context) => {}
+        () = send_machines(&sender, features, &context) => {}
     }
     context.inbox.send(Event::Left(connection)).await;
 }
 
 /// Sends a validator that knows the feature the load of the executors' machines, until the socket fails. A notice that
 /// does not go out is of no use later.
-async fn tell_machines(sender: &Sender<ValidatorPeer>, features: FeatureSet, context: &MinerState) {
+async fn send_machines(sender: &Sender<ValidatorPeer>, features: FeatureSet, context: &MinerState) {
     if !features.has(Feature::Machines) {
         return std::future::pending().await;
     }
@@ -207,9 +207,9 @@ impl Reader<'_> {
     async fn take(&self, message: Result<SignedFrame, SessionError<WireError>>) -> Result<(), SocketError> {
         match message {
             Ok(frame) => self.understand(frame).await,
-            Err(SessionError::Malformed(error)) => self.say(malformed(&error.reason)).await,
+            Err(SessionError::Malformed(error)) => self.send_text(malformed(&error.reason)).await,
             Err(SessionError::Socket(error)) if error.is_fatal() => Err(error),
-            Err(SessionError::Socket(error)) => self.say(malformed(&error.to_string())).await,
+            Err(SessionError::Socket(error)) => self.send_text(malformed(&error.to_string())).await,
         }
     }
 
@@ -222,7 +222,7 @@ impl Reader<'_> {
                 let answer = MainHotkey {
                     main_hotkey: Some(self.context.main_hotkey),
                 };
-                self.say(encode(&MinerToValidator::V0MainHotkeyMessage(answer)))
+                self.send_text(encode(&MinerToValidator::V0MainHotkeyMessage(answer)))
                     .await
             }
             ValidatorToMiner::V0InitialJobRequest(request) => {
@@ -251,7 +251,7 @@ impl Reader<'_> {
                 tracing::warn!(validator = %self.validator, details, "a validator reports an error");
                 Ok(())
             }
-            ValidatorToMiner::MusterAudit(message) => self.hear_audit(*message).await,
+            ValidatorToMiner::MusterAudit(message) => self.answer_audit(*message).await,
             ValidatorToMiner::MusterWhitelist(notice) => {
                 self.post(Event::Listed {
                     connection: self.connection,
@@ -292,25 +292,25 @@ impl Reader<'_> {
     }
 
     /// Receives a notice about spot checks. One that cannot be stored is complained about, and comes again.
-    async fn hear_audit(&self, message: AuditMessage) -> Result<(), SocketError> {
+    async fn answer_audit(&self, message: AuditMessage) -> Result<(), SocketError> {
         let Some(audits) = &self.audits else {
             return self
-                .say(error_frame(
+                .send_text(error_frame(
                     "this miner keeps no notices about spot checks".to_owned(),
                 ))
                 .await;
         };
-        match audits.lock().await.hear(message).await {
+        match audits.lock().await.take_message(message).await {
             Ok(replies) => {
                 for reply in replies {
-                    self.say(encode(&MinerToValidator::MusterAuditReply(reply)))
+                    self.send_text(encode(&MinerToValidator::MusterAuditReply(reply)))
                         .await?;
                 }
                 Ok(())
             }
             Err(error) => {
                 tracing::error!(validator = %self.validator, error = %Causes(&error), "a notice about spot checks is not kept");
-                self.say(error_frame("the notice cannot be stored now".to_owned()))
+                self.send_text(error_frame("the notice cannot be stored now".to_owned()))
                     .await
             }
         }
@@ -368,7 +368,7 @@ impl Reader<'_> {
                 Ok(())
             }
             Err(why) => {
-                self.say(error_frame(format!(
+                self.send_text(error_frame(format!(
                     "JobRequest {} refused: {why}",
                     request.job_uuid
                 )))
@@ -396,14 +396,14 @@ impl Reader<'_> {
             }
             Err(why) => {
                 tracing::warn!(validator = %self.validator, %attempt, %kind, why, "a receipt was refused");
-                self.say(error_frame(format!("{kind} of {attempt} refused: {why}")))
+                self.send_text(error_frame(format!("{kind} of {attempt} refused: {why}")))
                     .await
             }
         }
     }
 
     /// Answers a message that the dispatcher need not know of.
-    async fn say(&self, frame: String) -> Result<(), SocketError> {
+    async fn send_text(&self, frame: String) -> Result<(), SocketError> {
         self.sender.send(&Frame(frame.into())).await
     }
 

@@ -55,15 +55,15 @@ async fn put(args: FilesPut, clock: SharedClock) -> Result {
     let size = sent.file.size.unwrap_or_default();
     print::line(format_args!("{}", sent.file.id));
     if sent.known >= size && size > 0 {
-        live.say(&format!("  {name} lies there already, {}", print::size(size)));
+        live.print_line(&format!("  {name} lies there already, {}", print::size(size)));
     } else if sent.known > 0 {
-        live.say(&format!(
+        live.print_line(&format!(
             "  {name}, {}; the first {} had come earlier",
             print::size(size),
             print::size(sent.known)
         ));
     } else {
-        live.say(&format!("  {name}, {}", print::size(size)));
+        live.print_line(&format!("  {name}, {}", print::size(size)));
     }
     Ok(())
 }
@@ -153,7 +153,7 @@ async fn get(args: FilesGet, clock: SharedClock) -> Result {
             json!({"to": to, "bytes": bytes, "sha256": file.sha256})
         ));
     } else {
-        live.say(&format!("  {} ({})", to.display(), print::size(bytes)));
+        live.print_line(&format!("  {} ({})", to.display(), print::size(bytes)));
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ pub(crate) async fn run(command: Webhook, clock: SharedClock) -> Result<ExitCode
                 match &set.secret {
                     Some(secret) => {
                         print::line(format_args!("secret   {secret}"));
-                        say_secret();
+                        print_secret();
                     }
                     None => print::problem(format_args!(
                         "the secret is the one that was shown before; --new-secret draws another"
@@ -68,7 +68,7 @@ pub(crate) async fn ensure_secret(client: &Client) -> Result<()> {
     let drawn = client.set_webhook(&SetWebhook::default()).await;
     if let Some(secret) = drawn.map_err(client_failure)?.secret {
         print::problem(format_args!("webhooks of this account are signed with {secret}"));
-        say_secret();
+        print_secret();
     }
     Ok(())
 }
@@ -81,7 +81,7 @@ async fn find(client: &Client) -> Result<Option<AccountWebhookView>> {
     }
 }
 
-fn say_secret() {
+fn print_secret() {
     print::problem(format_args!(
         "  the secret is shown this once, keep it like a password; receivers check with it that a message is genuine"
     ));

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use muster_bench::process::{CORE_OF_OTHERS, CORE_OF_PROXY, Process, raise, say, soon};
+use muster_bench::process::{CORE_OF_OTHERS, CORE_OF_PROXY, Process, raise, soon, write_address};
 use muster_bench::stage::{CLASS, now};
 use muster_bench::{Direction, Report, Row, quantile};
 use muster_enrollment::{ExecutorRegistry, InvitationTerms, StoredIdentity};
@@ -113,7 +113,7 @@ async fn serve(folder: &Path) -> Result<()> {
     let up = async {
         loop {
             if let Some(address) = ready::read(&folder.join("ready.json"))? {
-                return say(folder, MINER, &address.to_string());
+                return write_address(folder, MINER, &address.to_string());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -176,7 +176,7 @@ async fn populate(folder: &Path) -> Result<()> {
     for executor in executors {
         drop(tasks.spawn("executor", executor));
     }
-    say(folder, EXECUTORS, &address)?;
+    write_address(folder, EXECUTORS, &address)?;
     let mut told = None;
     loop {
         let now = held.load(Ordering::Relaxed);
@@ -389,7 +389,7 @@ async fn greet(address: &str) -> Result<Socket> {
 /// Waits until the miner reports that `size` executors are connected.
 async fn wait_for_manifest(socket: &mut Socket, size: usize) -> Result<()> {
     loop {
-        if let MinerToValidator::V0ExecutorManifestRequest(told) = hear(socket).await?
+        if let MinerToValidator::V0ExecutorManifestRequest(told) = receive(socket).await?
             && usize::try_from(told.manifest.count(CLASS))? == size
         {
             return Ok(());
@@ -397,7 +397,7 @@ async fn wait_for_manifest(socket: &mut Socket, size: usize) -> Result<()> {
     }
 }
 
-async fn hear(socket: &mut Socket) -> Result<MinerToValidator> {
+async fn receive(socket: &mut Socket) -> Result<MinerToValidator> {
     let frame = socket.recv().await?.context("the miner closed the connection")?;
     Ok(decode(&frame)?)
 }
@@ -408,7 +408,7 @@ async fn make_ready(socket: &mut Socket, mut offers: usize) -> Result<()> {
         socket.send(encode(&offer()?)).await?;
     }
     while offers > 0 {
-        let heard = hear(socket).await?;
+        let heard = receive(socket).await?;
         offers -= usize::from(matches!(heard, MinerToValidator::V0ExecutorReadyRequest(_)));
         if let MinerToValidator::V0DeclineJobRequest(declined) = &heard {
             bail!("{declined:?}");

@@ -17,7 +17,7 @@ use futures_util::future::try_join_all;
 use http_body_util::BodyExt as _;
 use muster_bench::plot::{Curve, distributions};
 use muster_bench::process::{
-    CORE_OF_OTHERS, CORE_OF_PROXY, ENGINE, Process, raise, read_identity, say, soon, write_identity,
+    CORE_OF_OTHERS, CORE_OF_PROXY, ENGINE, Process, raise, read_identity, soon, write_address, write_identity,
 };
 use muster_bench::streams::{
     CALM, CALM_STREAMS, SHORT, StreamObservation, StreamParameters, hear, now_us, quantile, request,
@@ -82,7 +82,7 @@ async fn seal(folder: &Path) -> Result<()> {
     let seal = SealingProxy::new(sealer, upstream, limits, tasks.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = Endpoint::open(listener, &server, client.fingerprint(), seal, clock)?;
-    say(folder, "seal", &endpoint.address().to_string())?;
+    write_address(folder, "seal", &endpoint.address().to_string())?;
     std::future::pending::<()>().await;
     drop(endpoint);
     Ok(())

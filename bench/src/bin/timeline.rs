@@ -17,7 +17,7 @@ use futures_util::future::{BoxFuture, try_join_all};
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use muster_bench::plot::{Curve, distributions};
 use muster_bench::process::{
-    CORE_OF_OTHERS, CORE_OF_PROXY, ENGINE, Process, raise, read_identity, say, soon, write_identity,
+    CORE_OF_OTHERS, CORE_OF_PROXY, ENGINE, Process, raise, read_identity, soon, write_address, write_identity,
 };
 use muster_bench::streams::{
     CALM, CALM_STREAMS, SHORT, StreamObservation, StreamParameters, hear, now_us, quantile, request,
@@ -140,7 +140,7 @@ async fn gateway(folder: &Path) -> Result<()> {
         on_store_failure: Box::new(drop),
     };
     let gateway = Gateway::open(([127, 0, 0, 1], 0).into(), settings, parts).await?;
-    say(folder, "gateway", &serde_json::to_string(&gateway.notice())?)?;
+    write_address(folder, "gateway", &serde_json::to_string(&gateway.notice())?)?;
     std::future::pending::<()>().await;
     drop(gateway);
     Ok(())

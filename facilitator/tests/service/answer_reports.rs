@@ -87,7 +87,7 @@ async fn a_reported_answer_reaches_its_validator_and_its_finding_the_account() {
         User::login(&facilitator, "User").await,
         User::login(&facilitator, "Other").await,
     );
-    validator.say(&notice(&url)).await;
+    validator.send_message(&notice(&url)).await;
     announced(&user).await;
     // The gateway receives the pseudonym under which the account asks.
     let ask = json!({"model": "org/tiny", "stream": true, "messages": []});
@@ -140,7 +140,7 @@ async fn a_reported_answer_reaches_its_validator_and_its_finding_the_account() {
         at: Timestamp::from_secs(1),
     };
     validator
-        .say(&ToFacilitator::MusterJobCheck(Box::new(check)))
+        .send_message(&ToFacilitator::MusterJobCheck(Box::new(check)))
         .await;
     until(async || (finding(&user).await.1["state"] == "differs").then_some(())).await;
     assert_eq!(finding(&user).await.1["reason"], "20 of the 128 tokens");
@@ -164,7 +164,7 @@ async fn an_account_reports_five_answers_a_day() {
     let (gateway, url) = Gateway::open().await;
     let mut validator = Validator::connect(&facilitator, "Validator").await;
     let user = User::login(&facilitator, "User").await;
-    validator.say(&notice(&url)).await;
+    validator.send_message(&notice(&url)).await;
     announced(&user).await;
     let ask = json!({"model": "org/tiny", "stream": true, "messages": []});
     user.send(Method::POST, "/v1/chat/completions", Some(&ask)).await;

@@ -27,7 +27,7 @@ async fn submit(facilitator: &Facilitator, validator: &mut Validator, user: &Use
 }
 
 /// Reports the place of a job, and waits until the facilitator shows it.
-async fn tell_place(validator: &mut Validator, user: &User, job: JobId, ahead: u64) {
+async fn send_place_of(validator: &mut Validator, user: &User, job: JobId, ahead: u64) {
     let place = json!({
         "message_type": "MusterJobQueued", "uuid": job, "class": "always_on.test", "ahead": ahead, "waiting": 12,
         "estimate_s": 240, "why": "all 2 executors are at work",
@@ -76,7 +76,7 @@ async fn a_waiting_job_has_its_place_for_clients_that_know_it_until_it_starts() 
         get(&user, &page).await.1.get("queue").is_none(),
         "no place was told"
     );
-    tell_place(&mut validator, &user, job, 2).await;
+    send_place_of(&mut validator, &user, job, 2).await;
     let queue = get(&user, &page).await.1["queue"].clone();
     assert_eq!(
         (&queue["class"], &queue["waiting"], &queue["why"]),
@@ -101,7 +101,7 @@ async fn a_waiting_job_has_its_place_for_clients_that_know_it_until_it_starts() 
     validator.report(job, JobStatus::Accepted).await.unwrap();
     assert!(get(&user, &page).await.1.get("queue").is_none());
     // The attempt fails and the job waits again; the next attempt repeats a status that the user has seen.
-    tell_place(&mut validator, &user, job, 0).await;
+    send_place_of(&mut validator, &user, job, 0).await;
     let repeated = validator.report(job, JobStatus::Accepted).await;
     assert_eq!(repeated, Err("job.integrity_error".to_owned()));
     assert!(get(&user, &page).await.1.get("queue").is_none());
@@ -119,7 +119,7 @@ async fn jobs_are_listed_by_status_and_by_whether_they_wait() {
     let [waiting, taken, done, lost] = jobs[..] else {
         panic!("four jobs")
     };
-    tell_place(&mut validator, &user, waiting, 0).await;
+    send_place_of(&mut validator, &user, waiting, 0).await;
     for (job, status) in [
         (taken, JobStatus::Accepted),
         (done, JobStatus::Completed),
@@ -171,7 +171,7 @@ async fn users_are_told_what_the_subnet_offers_and_the_place_that_they_would_get
     );
     assert_eq!(offers(&user, 0).await, Vec::<Value>::new());
     let job = submit(&facilitator, &mut validator, &user).await;
-    tell_place(&mut validator, &user, job, 0).await;
+    send_place_of(&mut validator, &user, job, 0).await;
     validator.socket.send(capacity(0, 3)).await.unwrap();
     let told = offers(&user, 1).await.remove(0);
     assert_eq!(told["validator"], json!(validator_key("Validator")));

@@ -66,7 +66,7 @@ async fn models(user: &User) -> Vec<String> {
 }
 
 async fn announce(validator: &mut Validator, url: &str, models: &[&str]) {
-    validator.say(&notice(url, models)).await;
+    validator.send_message(&notice(url, models)).await;
     validator.is_idle().await;
 }
 
@@ -124,7 +124,7 @@ async fn the_operators_list_chooses_the_gateway_and_not_the_last_heartbeat() {
         // The other validator was the last to send, and announces itself again and again.
         announce(&mut validator, &second, &["tiny"]).await;
         let beat = muster_protocol::wire::facilitator::Heartbeat {};
-        validator.say(&ToFacilitator::V0Heartbeat(beat)).await;
+        validator.send_message(&ToFacilitator::V0Heartbeat(beat)).await;
         validator.is_idle().await;
         let answer = user.send(Method::POST, CHAT, Some(&ask())).await;
         assert_eq!(read_json(answer).await.1["by"], "other");
@@ -236,14 +236,16 @@ async fn announcements_are_paced_and_the_last_one_counts_with_the_next_heartbeat
     let mut validator = Validator::connect(&facilitator, "Validator").await;
     let ids: Vec<_> = (0..500).map(|n| format!("model-{n}")).collect();
     for id in &ids {
-        validator.say(&notice("http://127.0.0.1:1025", &[id])).await;
+        validator
+            .send_message(&notice("http://127.0.0.1:1025", &[id]))
+            .await;
     }
     validator.is_idle().await;
     assert_eq!(models(&user).await, ["model-19"]);
     let beat = muster_protocol::wire::facilitator::Heartbeat {};
     for (seconds, shown) in [(0, "model-19"), (3, "model-499")] {
         clock.advance(std::time::Duration::from_secs(seconds));
-        validator.say(&ToFacilitator::V0Heartbeat(beat)).await;
+        validator.send_message(&ToFacilitator::V0Heartbeat(beat)).await;
         validator.is_idle().await;
         assert_eq!(models(&user).await, [shown]);
     }
@@ -264,6 +266,8 @@ async fn a_list_of_models_is_bounded_when_it_comes() {
     // A new announcement takes the place of the last one.
     announce(&mut validator, "http://127.0.0.1:1025", &["tiny"]).await;
     assert_eq!(models(&user).await, ["tiny"]);
-    validator.say(&ToFacilitator::MusterGateway(Box::default())).await;
+    validator
+        .send_message(&ToFacilitator::MusterGateway(Box::default()))
+        .await;
     until(async || models(&user).await.is_empty().then_some(())).await;
 }

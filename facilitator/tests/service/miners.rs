@@ -70,7 +70,7 @@ async fn users_see_what_is_proven_beside_what_is_claimed_within_bounds() {
     let mut validator = Validator::connect(&facilitator, "Validator").await;
     let user = User::login(&facilitator, "User").await;
     assert_eq!(show(&user).await.0, 404);
-    validator.say(&notice(8, 100_000)).await;
+    validator.send_message(&notice(8, 100_000)).await;
     let view = shown(&user, 8).await;
     let result = &view["results"][0];
     assert_eq!(result["validator"], json!(validator_key("Validator")));
@@ -102,10 +102,10 @@ async fn a_flood_is_held_to_its_rate_and_only_the_holder_of_the_jobs_tells() {
     let mut old = Validator::connect(&facilitator, "Validator").await;
     let mut new = Validator::connect(&facilitator, "Validator").await;
     let user = User::login(&facilitator, "User").await;
-    old.say(&notice(1, 1)).await;
+    old.send_message(&notice(1, 1)).await;
     // Of two hundred messages at one instant some are dropped, and the session goes on.
     for cores in 2..200 {
-        new.say(&notice(cores, 1)).await;
+        new.send_message(&notice(cores, 1)).await;
     }
     new.is_idle().await;
     let (_, view) = show(&user).await;

@@ -95,7 +95,7 @@ async fn a_request_goes_to_the_gateway_that_was_announced_and_is_counted() {
         read_json(user.get("/v1/models").send().await.unwrap()).await.1["data"],
         json!([])
     );
-    validator.say(&notice(&url)).await;
+    validator.send_message(&notice(&url)).await;
     announced(&user).await;
     let one = read_json(user.get("/v1/models/org/tiny").send().await.unwrap())
         .await
@@ -178,7 +178,7 @@ async fn a_request_goes_to_the_gateway_that_was_announced_and_is_counted() {
         }))
     };
     let bundle = Digest::of(b"bundle");
-    validator.say(&refund(client, Some(bundle))).await;
+    validator.send_message(&refund(client, Some(bundle))).await;
     let entry = json!([{"day": 1, "model": "org/tiny", "requests": 1, "input_tokens": 4, "output_tokens": 2,
         "bundle": bundle}]);
     until(async || (refunded().await == entry).then_some(())).await;
@@ -187,7 +187,7 @@ async fn a_request_goes_to_the_gateway_that_was_announced_and_is_counted() {
         .await
         .1;
     assert_eq!(others["refunded"], json!([]));
-    validator.say(&refund(client, None)).await;
+    validator.send_message(&refund(client, None)).await;
     until(async || (refunded().await == json!([])).then_some(())).await;
 }
 
@@ -213,7 +213,7 @@ async fn every_refusal_has_openais_shape() {
         "no gateway yet"
     );
     let mut validator = Validator::connect(&facilitator, "Validator").await;
-    validator.say(&notice(&url)).await;
+    validator.send_message(&notice(&url)).await;
     announced(&user).await;
     let large = json!({"model": "org/tiny", "x": "x".repeat(17 * 1024 * 1024)});
     let other = validator_key("Other").to_string();

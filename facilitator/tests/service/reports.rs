@@ -194,7 +194,7 @@ async fn a_report_shows_what_running_the_job_again_showed() {
         // Another validator's report about the job is not taken, nor a report about a job that nobody knows.
         let mut other = Validator::connect(&stage.facilitator, "Other").await;
         other
-            .say(&ToFacilitator::MusterJobCheck(Box::new(check(
+            .send_message(&ToFacilitator::MusterJobCheck(Box::new(check(
                 stage.job,
                 CheckState::Agrees,
                 "",
@@ -207,7 +207,7 @@ async fn a_report_shows_what_running_the_job_again_showed() {
         ] {
             stage
                 .validator
-                .say(&ToFacilitator::MusterJobCheck(Box::new(told)))
+                .send_message(&ToFacilitator::MusterJobCheck(Box::new(told)))
                 .await;
         }
         let shown = until(async || {

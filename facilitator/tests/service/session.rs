@@ -30,7 +30,9 @@ async fn strangers_and_forgers_are_told_why_and_closed() {
     let mut forger = Validator::dial(&facilitator).await;
     let mut auth = sign_facilitator_auth(&key("Stranger"));
     auth.public_key = sign_facilitator_auth(&key("Validator")).public_key;
-    forger.say(&ToFacilitator::V0AuthenticationRequest(auth)).await;
+    forger
+        .send_message(&ToFacilitator::V0AuthenticationRequest(auth))
+        .await;
     assert_eq!(forger.response().await.errors[0].r#type, "auth.signature_invalid");
     assert_eq!(forger.closed().await, 3000);
 
@@ -126,7 +128,7 @@ async fn bad_frames_are_answered_and_the_connection_stays() {
     }
     // A heartbeat is not answered; the next response answers the next message.
     validator
-        .say(&decode(r#"{"message_type":"V0Heartbeat"}"#).unwrap())
+        .send_message(&decode(r#"{"message_type":"V0Heartbeat"}"#).unwrap())
         .await;
     validator.is_idle().await;
 }
@@ -227,10 +229,10 @@ async fn a_captured_greeting_is_worth_nothing_against_a_muster_validator() {
     // With Muster's header it is challenged, and another connection's answer to a challenge is not accepted.
     let greeting = ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(&key("Validator")));
     let mut elsewhere = Validator::dial(&facilitator).await;
-    elsewhere.say(&greeting).await;
+    elsewhere.send_message(&greeting).await;
     let foreign = elsewhere.challenge().await;
     let mut copy = Validator::dial(&facilitator).await;
-    copy.say(&greeting).await;
+    copy.send_message(&greeting).await;
     assert_ne!(copy.challenge().await, foreign);
     assert_eq!(
         copy.report(uuid, JobStatus::Completed).await,
@@ -329,7 +331,7 @@ async fn silence_costs_a_validator_its_jobs_and_then_its_connection() {
     clock.advance(Duration::from_secs(1));
     assert_eq!(user.submit(&body, facilitator.now_ns()).await.status(), 400);
     validator
-        .say(&decode(r#"{"message_type":"V0Heartbeat"}"#).unwrap())
+        .send_message(&decode(r#"{"message_type":"V0Heartbeat"}"#).unwrap())
         .await;
     validator.is_idle().await;
     assert_eq!(user.submit(&body, facilitator.now_ns()).await.status(), 201);
@@ -393,7 +395,9 @@ async fn heartbeats_beyond_their_pace_do_not_reach_the_store() {
     };
     let begin = clock.now();
     for _ in 0..200 {
-        validator.say(&ToFacilitator::V0Heartbeat(Heartbeat {})).await;
+        validator
+            .send_message(&ToFacilitator::V0Heartbeat(Heartbeat {}))
+            .await;
     }
     validator.is_idle().await;
     // A tenth of a second is too short for another one, and a minute is not.
@@ -402,7 +406,9 @@ async fn heartbeats_beyond_their_pace_do_not_reach_the_store() {
         (Duration::from_secs(60), true),
     ] {
         clock.advance(pause);
-        validator.say(&ToFacilitator::V0Heartbeat(Heartbeat {})).await;
+        validator
+            .send_message(&ToFacilitator::V0Heartbeat(Heartbeat {}))
+            .await;
         validator.is_idle().await;
         assert_eq!(seen().await > begin, stored, "after {pause:?}");
     }

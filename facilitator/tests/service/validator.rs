@@ -41,7 +41,8 @@ impl Validator {
 
     pub(crate) async fn authenticate(&mut self, name: &str) -> Response {
         let auth = sign_facilitator_auth(&key(name));
-        self.say(&ToFacilitator::V0AuthenticationRequest(auth)).await;
+        self.send_message(&ToFacilitator::V0AuthenticationRequest(auth))
+            .await;
         match self.receive().await {
             FromFacilitator::Challenge(challenge) => self.prove(name, &challenge).await,
             FromFacilitator::Response(response) => response,
@@ -55,7 +56,8 @@ impl Validator {
     pub(crate) async fn prove(&mut self, name: &str, challenge: &Challenge) -> Response {
         let signature = answer_challenge(&key(name), &challenge.nonce);
         let answer = ChallengeResponse { signature };
-        self.say(&ToFacilitator::MusterChallengeResponse(answer)).await;
+        self.send_message(&ToFacilitator::MusterChallengeResponse(answer))
+            .await;
         self.response().await
     }
 
@@ -78,7 +80,8 @@ impl Validator {
     /// It must be called before any job can arrive.
     async fn settle(&mut self) {
         let auth = sign_facilitator_auth(&key("Nobody"));
-        self.say(&ToFacilitator::V0AuthenticationRequest(auth)).await;
+        self.send_message(&ToFacilitator::V0AuthenticationRequest(auth))
+            .await;
         let mut jobs = Vec::new();
         loop {
             match self.receive().await {
@@ -112,7 +115,7 @@ impl Validator {
         (validator, jobs)
     }
 
-    pub(crate) async fn say(&mut self, message: &ToFacilitator) {
+    pub(crate) async fn send_message(&mut self, message: &ToFacilitator) {
         self.socket.send(encode(message)).await.unwrap();
     }
 
@@ -197,7 +200,7 @@ impl Validator {
             status,
             metadata,
         };
-        self.say(&ToFacilitator::V0JobStatusUpdate(Box::new(update)))
+        self.send_message(&ToFacilitator::V0JobStatusUpdate(Box::new(update)))
             .await;
         let response = self.response().await;
         match response.status {

@@ -14,7 +14,7 @@ use crate::frame::{Section, Visitor, page, token};
 use crate::jobs::took;
 use crate::status::{badge, failure_of, of_job, word_of};
 use crate::text::{bytes, limit, number, plain, shorten, span, time, utc};
-use crate::{job_check, job_completion, job_curves, job_output, job_route, job_way};
+use crate::{job_check, job_completion, job_curves, job_output, job_route, job_timeline};
 
 /// The width of the drawing of the steps, in its own units.
 const TIMELINE: f64 = 1_000.0;
@@ -57,7 +57,7 @@ pub fn render(visitor: &Visitor<'_>, view: &JobView, found: &JobFindings<'_>) ->
                     (steps(view, visitor.now))
                     @if let Some(check) = check { (job_check::section(check, visitor.now)) }
                     (job_route::section(view, receipts))
-                    (job_way::section(way, receipts))
+                    (job_timeline::section(way, receipts))
                     (outputs(view))
                     @if let Some(report) = &view.completion { (job_completion::section(report)) }
                     (artifacts(view))
@@ -104,7 +104,7 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool, receipts: &[CheckedRe
                 } }
                 div { dt { "Created" } dd { (time(view.created_at, visitor.now)) } }
                 div { dt { "Took" } dd data-took data-since=[open.then_some(view.created_at)] { (took(view, visitor.now)) } }
-                @if let Some(micros) = job_way::paid_micros(receipts) {
+                @if let Some(micros) = job_timeline::paid_micros(receipts) {
                     div { dt { "Cost" } dd title="by the finished receipts with both signatures" {
                         (span(Duration::from_micros(micros))) " of executor time"
                     } }

@@ -18,14 +18,14 @@ const MOST_LISTED: usize = 64;
 
 /// An attempt at a job.
 #[derive(Debug, PartialEq, Eq)]
-struct ToldAttempt {
+struct ReportedAttempt {
     miner: String,
     end: String,
 }
 
 /// The section; nothing before the validator has reported anything.
 pub(crate) fn section(view: &JobView, receipts: &[CheckedReceipt]) -> Markup {
-    let told = told_route(view);
+    let told = reported_route(view);
     if !told.is_empty() {
         return steps(told);
     }
@@ -56,7 +56,7 @@ pub(crate) fn section(view: &JobView, receipts: &[CheckedReceipt]) -> Markup {
 }
 
 /// The decisions that the validator reported with the job's end.
-fn told_route(view: &JobView) -> &[RouteStep] {
+fn reported_route(view: &JobView) -> &[RouteStep] {
     let last = view
         .status_history
         .last()
@@ -116,7 +116,7 @@ fn context_of(outcome: &Outcome) -> Option<&Value> {
 }
 
 /// The attempts that the validator lists, or the one that the receipts are about.
-fn attempts(context: Option<&Value>, receipts: &[CheckedReceipt]) -> Vec<ToldAttempt> {
+fn attempts(context: Option<&Value>, receipts: &[CheckedReceipt]) -> Vec<ReportedAttempt> {
     let listed = context.and_then(|context| context.get("attempts")?.as_array());
     if let Some(listed) = listed {
         let text = |attempt: &Value, name: &str| {
@@ -126,14 +126,14 @@ fn attempts(context: Option<&Value>, receipts: &[CheckedReceipt]) -> Vec<ToldAtt
                 .unwrap_or_default()
                 .to_owned()
         };
-        let told = listed.iter().take(MOST_LISTED).map(|attempt| ToldAttempt {
+        let told = listed.iter().take(MOST_LISTED).map(|attempt| ReportedAttempt {
             miner: text(attempt, "miner"),
             end: text(attempt, "ended"),
         });
         return told.filter(|attempt| !attempt.miner.is_empty()).collect();
     }
     let signed = receipts.iter().find(|checked| checked.is_valid);
-    let only = signed.map(|checked| ToldAttempt {
+    let only = signed.map(|checked| ReportedAttempt {
         miner: checked.receipt.payload.miner().to_string(),
         end: String::new(),
     });
@@ -172,7 +172,7 @@ mod tests {
         let told = attempts(Some(&context), &[]);
         assert_eq!(
             told,
-            [ToldAttempt {
+            [ReportedAttempt {
                 miner: "5D".to_owned(),
                 end: "declined: busy".to_owned()
             }]

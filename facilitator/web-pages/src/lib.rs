@@ -15,7 +15,7 @@ mod job_completion;
 mod job_curves;
 pub mod job_output;
 mod job_route;
-mod job_way;
+mod job_timeline;
 pub mod jobs;
 pub mod keys;
 pub mod new_job;

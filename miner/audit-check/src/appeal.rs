@@ -7,7 +7,7 @@ use muster_response_proof::audit_limits::MAX_APPEAL_REASON;
 use muster_response_proof::{AuditAppeal, Envelope, Text};
 use muster_store::StoreError;
 
-use crate::store::{AuditCheckStore, ToldVerdict};
+use crate::store::{AuditCheckStore, NotifiedVerdict};
 
 /// Why there is no appeal.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub async fn appeal(
     reason: &str,
     now: Timestamp,
 ) -> Result<Vec<(ValidatorKey, String)>, AppealError> {
-    let told: Vec<ToldVerdict> = store
+    let told: Vec<NotifiedVerdict> = store
         .verdicts()
         .await?
         .into_iter()

@@ -113,7 +113,7 @@ impl AuditCheckConversation {
     ///
     /// # Errors
     /// The database fails. The validator sends the notice again on the next connection.
-    pub async fn hear(&mut self, message: AuditMessage) -> Result<Vec<AuditReply>, StoreError> {
+    pub async fn take_message(&mut self, message: AuditMessage) -> Result<Vec<AuditReply>, StoreError> {
         let taken = |number| vec![AuditReply::Taken { number }];
         let number = message.number;
         match message.notice {

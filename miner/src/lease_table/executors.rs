@@ -81,7 +81,7 @@ impl LeaseTable {
     }
 
     /// A report counts only on the connection that was admitted to the lease: the fence.
-    pub(super) fn on_said(
+    pub(super) fn on_report(
         &mut self,
         dial: DialId,
         attempt: AttemptId,

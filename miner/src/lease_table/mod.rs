@@ -299,7 +299,7 @@ impl LeaseTable {
                 dial,
                 attempt,
                 report,
-            } => self.on_said(dial, attempt, *report, now),
+            } => self.on_report(dial, attempt, *report, now),
             Event::ExecutorGone { dial, attempt } => self.on_executor_gone(dial, attempt, now),
             Event::ExecutorWaits { attempt, reason } => self
                 .drive(attempt, lease::Event::ExecutorWaits(reason), now)

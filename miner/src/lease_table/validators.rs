@@ -39,7 +39,7 @@ impl LeaseTable {
         open.sort_unstable_by_key(|active| active.lease.attempt());
         for active in open {
             active.audience.push(id);
-            effects.extend(tell_history(active, id));
+            effects.extend(send_history(active, id));
         }
         let owed = self.owed.get(&validator).into_iter().flatten();
         effects.extend(owed.map(|attempt| Effect::Retell {
@@ -54,7 +54,7 @@ impl LeaseTable {
         let mut effects = Vec::new();
         for active in self.active.values_mut() {
             if let Some(heir) = active.remove_connection(id) {
-                effects.extend(tell_history(active, heir));
+                effects.extend(send_history(active, heir));
             }
         }
         effects
@@ -147,7 +147,7 @@ impl LeaseTable {
             Effect::Write(LeaseWrite::Receipt(Box::new(receipt.clone()))),
         ];
         effects.extend(lease.history().iter().map(|message| tell(id, message.clone())));
-        effects.extend(self.tell_countersigned(id, &receipt));
+        effects.extend(self.send_countersigned(id, &receipt));
         effects.push(Effect::Start {
             token: lease.token().clone(),
             class: lease.class(),
@@ -308,7 +308,7 @@ impl LeaseTable {
         match self.active.get_mut(&attempt) {
             Some(active) => {
                 active.set_speaker(id);
-                tell_history(active, id).collect()
+                send_history(active, id).collect()
             }
             None => vec![Effect::Retell { to: id, attempt }],
         }
@@ -445,7 +445,7 @@ impl LeaseTable {
                 effects.extend(self.settle(attempt));
             }
         }
-        let answer = self.tell_countersigned(id, &receipt);
+        let answer = self.send_countersigned(id, &receipt);
         effects.push(Effect::Write(LeaseWrite::Receipt(receipt)));
         effects.extend(answer);
         effects
@@ -475,7 +475,7 @@ impl LeaseTable {
         }
     }
 
-    fn tell_countersigned(&self, id: ConnectionId, receipt: &Receipt) -> Vec<Effect> {
+    fn send_countersigned(&self, id: ConnectionId, receipt: &Receipt) -> Vec<Effect> {
         let message = ReceiptCountersigned {
             receipt: receipt.clone(),
         };
@@ -511,7 +511,7 @@ impl LeaseTable {
 
 /// The whole history of a lease, for a connection that may have missed a part. A repetition has no effect on a
 /// validator.
-fn tell_history(active: &ActiveLease, to: ConnectionId) -> impl Iterator<Item = Effect> {
+fn send_history(active: &ActiveLease, to: ConnectionId) -> impl Iterator<Item = Effect> {
     active
         .lease
         .history()

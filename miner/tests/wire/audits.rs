@@ -94,16 +94,16 @@ fn header(bucket: u64, numbers: &[u64], previous: Digest) -> (HeaderNotice, Dige
 }
 
 /// Sends a notice; returns the next answer.
-async fn say(validator: &mut Validator, number: u64, notice: AuditNotice) -> AuditReply {
+async fn send_message(validator: &mut Validator, number: u64, notice: AuditNotice) -> AuditReply {
     let message = AuditMessage { number, notice };
     validator
-        .say(&ValidatorToMiner::MusterAudit(Box::new(message)))
+        .send_message(&ValidatorToMiner::MusterAudit(Box::new(message)))
         .await;
     heard(validator).await
 }
 
 async fn heard(validator: &mut Validator) -> AuditReply {
-    let MinerToValidator::MusterAuditReply(reply) = validator.hear().await else {
+    let MinerToValidator::MusterAuditReply(reply) = validator.receive().await else {
         panic!("no answer to a notice")
     };
     reply
@@ -121,10 +121,10 @@ async fn an_answer_that_no_header_has_is_found_by_what_the_executor_told_and_a_f
     let attempt = new_attempt();
     validator.offer(attempt).await;
     let mut executor = Executor::dial(&miner.wanted().await).await;
-    executor.say(&signed(attempt, validator.now)).await;
+    executor.send_message(&signed(attempt, validator.now)).await;
     // The ready message is received behind it, so the proofs are kept.
     executor.ready().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
 
     let taken = |number| AuditReply::Taken { number };
     let header_of = |notice| AuditNotice::Header(Box::new(notice));
@@ -133,15 +133,15 @@ async fn an_answer_that_no_header_has_is_found_by_what_the_executor_told_and_a_f
     let mut bytes = STANDARD.decode(&forged.header).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     forged.header = STANDARD.encode(bytes);
-    assert_eq!(say(&mut validator, 1, header_of(forged)).await, taken(1));
-    assert_eq!(say(&mut validator, 2, header_of(first)).await, taken(2));
+    assert_eq!(send_message(&mut validator, 1, header_of(forged)).await, taken(1));
+    assert_eq!(send_message(&mut validator, 2, header_of(first)).await, taken(2));
     let (mut second, _) = header(4, &[3], digest);
     // A leaf that is not the tree's.
     let mut false_leaf = second.leaves[0].clone();
     false_leaf.sequence = 1;
     second.leaves.push(false_leaf);
-    assert_eq!(say(&mut validator, 3, header_of(second)).await, taken(3));
-    assert_eq!(say(&mut validator, 4, AuditNotice::Done).await, taken(4));
+    assert_eq!(send_message(&mut validator, 3, header_of(second)).await, taken(3));
+    assert_eq!(send_message(&mut validator, 4, AuditNotice::Done).await, taken(4));
 
     let store = kept(&miner).await;
     let mut found: Vec<(String, String)> = store
@@ -165,7 +165,7 @@ async fn an_answer_that_no_header_has_is_found_by_what_the_executor_told_and_a_f
     );
     // It comes later after all.
     let (third, _) = header(5, &[1], Digest::of(b"another one"));
-    assert_eq!(say(&mut validator, 5, header_of(third)).await, taken(5));
+    assert_eq!(send_message(&mut validator, 5, header_of(third)).await, taken(5));
     let found = store.findings().await.unwrap();
     assert!(!found.iter().any(|one| one.kind == "withheld"), "{found:?}");
     assert!(
@@ -189,7 +189,7 @@ async fn evidence_is_fetched_in_parts_and_replayed_and_an_appeal_waits_for_its_v
         quality_per_mille: 0,
         since: validator.now,
     }));
-    let mut reply = say(&mut validator, 1, told).await;
+    let mut reply = send_message(&mut validator, 1, told).await;
     let mut parts = 0;
     while let AuditReply::Fetch {
         bundle: asked,
@@ -205,7 +205,7 @@ async fn evidence_is_fetched_in_parts_and_replayed_and_an_appeal_waits_for_its_v
             data: STANDARD.encode(&BUNDLE[from..until]),
         };
         parts += 1;
-        reply = say(&mut validator, 1, AuditNotice::BundlePart(Box::new(part))).await;
+        reply = send_message(&mut validator, 1, AuditNotice::BundlePart(Box::new(part))).await;
     }
     assert_eq!(reply, AuditReply::Taken { number: 1 });
     assert!(parts >= 3, "{parts}");
@@ -225,7 +225,8 @@ async fn evidence_is_fetched_in_parts_and_replayed_and_an_appeal_waits_for_its_v
     drop(validator);
     let miner = miner.killed_and_restarted().await;
     let mut validator = Validator::connect(&miner).await;
-    let AuditReply::Appeal { appeal: signed } = say(&mut validator, 1, AuditNotice::Done).await else {
+    let AuditReply::Appeal { appeal: signed } = send_message(&mut validator, 1, AuditNotice::Done).await
+    else {
         panic!("the appeal was due")
     };
     assert_eq!(heard(&mut validator).await, AuditReply::Taken { number: 1 });
@@ -247,10 +248,10 @@ async fn evidence_is_fetched_in_parts_and_replayed_and_an_appeal_waits_for_its_v
         notice: answer,
     };
     validator
-        .say(&ValidatorToMiner::MusterAudit(Box::new(message)))
+        .send_message(&ValidatorToMiner::MusterAudit(Box::new(message)))
         .await;
     assert_eq!(
-        say(&mut validator, 2, AuditNotice::Done).await,
+        send_message(&mut validator, 2, AuditNotice::Done).await,
         AuditReply::Taken { number: 2 },
         "it is answered"
     );

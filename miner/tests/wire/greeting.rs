@@ -24,9 +24,9 @@ fn auth(miner: &Miner) -> ValidatorAuth {
 async fn refused(miner: &Miner, auth: ValidatorAuth) -> String {
     let mut validator = Validator::dial(miner).await;
     validator
-        .say(&ValidatorToMiner::ValidatorAuthForMiner(auth))
+        .send_message(&ValidatorToMiner::ValidatorAuthForMiner(auth))
         .await;
-    let details = validator.hear_error().await;
+    let details = validator.receive_error().await;
     assert_eq!(validator.party.closed().await.code, 1000);
     let head = format!(
         "Validator {} not authenticated due to: ",
@@ -41,7 +41,7 @@ async fn a_validator_that_proves_its_key_gets_the_manifest_and_the_main_hotkey()
     let mut validator = Validator::connect(&miner).await;
     assert!(validator.party.socket.is_muster());
     validator
-        .say(&ValidatorToMiner::V0MainHotkeyMessage(MainHotkey {
+        .send_message(&ValidatorToMiner::V0MainHotkeyMessage(MainHotkey {
             main_hotkey: None,
         }))
         .await;
@@ -49,7 +49,7 @@ async fn a_validator_that_proves_its_key_gets_the_manifest_and_the_main_hotkey()
         main_hotkey: Some(miner_key().hotkey()),
     };
     assert_eq!(
-        validator.hear().await,
+        validator.receive().await,
         MinerToValidator::V0MainHotkeyMessage(answer)
     );
     miner.stop().await;
@@ -114,9 +114,9 @@ async fn a_greeting_admits_once_also_across_a_restart() {
     let auth = auth(&miner);
     let mut validator = Validator::dial(&miner).await;
     validator
-        .say(&ValidatorToMiner::ValidatorAuthForMiner(auth.clone()))
+        .send_message(&ValidatorToMiner::ValidatorAuthForMiner(auth.clone()))
         .await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorManifestRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorManifestRequest");
     assert_eq!(refused(&miner, auth.clone()).await, "msg already used");
     let miner = miner.killed_and_restarted().await;
     assert_eq!(refused(&miner, auth).await, "msg already used");
@@ -129,7 +129,7 @@ async fn a_validator_that_does_not_greet_in_time_is_refused() {
     let deadline = miner.clock.now().plus(GREETING_TIME);
     soon(miner.clock.wait_for_sleepers_until(deadline, 1)).await;
     miner.clock.advance_to(deadline);
-    let details = validator.hear_error().await;
+    let details = validator.receive_error().await;
     assert!(
         details.ends_with("no ValidatorAuthForMiner within 10 s"),
         "{details}"
@@ -149,7 +149,7 @@ async fn a_validator_without_a_greeting_first_is_refused() {
             encode(&offer)
         };
         early.party.send(frame).await;
-        let details = early.hear_error().await;
+        let details = early.receive_error().await;
         assert!(
             details.ends_with("the first message was not ValidatorAuthForMiner"),
             "{details}"
@@ -168,7 +168,7 @@ async fn message_of_another_socket_is_refused_by_name_and_its_sender_stays() {
     let mut miner = Miner::start().await;
     let mut validator = Validator::connect(&miner).await;
     validator.party.send(ORDER.to_owned()).await;
-    let details = validator.hear_error().await;
+    let details = validator.receive_error().await;
     assert!(
         details.starts_with("Malformed message: ") && details.contains("MusterFetchImage"),
         "{details}"
@@ -177,10 +177,10 @@ async fn message_of_another_socket_is_refused_by_name_and_its_sender_stays() {
     let mut executor = Executor::dial(&miner.wanted().await).await;
     let question = ValidatorToMiner::V0MainHotkeyMessage(MainHotkey { main_hotkey: None });
     executor.party.send(encode(&question)).await;
-    let details = executor.hear_error().await;
+    let details = executor.receive_error().await;
     assert!(details.contains("V0MainHotkeyMessage"), "{details}");
     executor.ready().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
 }
 
 #[tokio::test]
@@ -197,10 +197,10 @@ async fn an_offer_of_many_megabytes_may_follow_the_greeting_at_once() {
     }));
     validator.greet().await;
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
         .await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorManifestRequest");
-    assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorManifestRequest");
+    assert_eq!(validator.receive_kind().await, "V0AcceptJobRequest");
     assert_eq!(miner.wanted().await.order.token.attempt(), attempt);
 }
 
@@ -235,7 +235,7 @@ async fn connections_without_a_greeting_are_bounded() {
     }
     let deadline = miner.clock.now().plus(GREETING_TIME);
     soon(miner.clock.wait_for_sleepers_until(deadline, places)).await;
-    let details = Validator::dial(&miner).await.hear_error().await;
+    let details = Validator::dial(&miner).await.receive_error().await;
     assert!(
         details.contains("too many connections have not greeted"),
         "{details}"
@@ -243,7 +243,7 @@ async fn connections_without_a_greeting_are_bounded() {
     // A connection that greets, or leaves, makes room.
     let first = &mut waiting[0];
     first.greet().await;
-    assert_eq!(first.hear_kind().await, "V0ExecutorManifestRequest");
+    assert_eq!(first.receive_kind().await, "V0ExecutorManifestRequest");
     Validator::connect(&miner).await;
 }
 
@@ -261,20 +261,20 @@ async fn frames_that_are_no_messages_are_named_and_survived() {
     ];
     for frame in garbage {
         validator.party.send(frame.to_owned()).await;
-        assert!(validator.hear_error().await.starts_with("Malformed message: "));
+        assert!(validator.receive_error().await.starts_with("Malformed message: "));
     }
     validator.greet().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorManifestRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorManifestRequest");
     for frame in garbage {
         validator.party.send(frame.to_owned()).await;
-        assert!(validator.hear_error().await.starts_with("Malformed message: "));
+        assert!(validator.receive_error().await.starts_with("Malformed message: "));
     }
     validator
-        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(new_attempt()))))
+        .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(new_attempt()))))
         .await;
     assert!(
         validator
-            .hear_error()
+            .receive_error()
             .await
             .starts_with("Received JobRequest for unknown job_uuid: ")
     );
@@ -319,9 +319,9 @@ async fn a_token_is_good_for_one_executor() {
         .party
         .send(encode(&ExecutorToMiner::V0VolumesReadyRequest(notice)))
         .await;
-    assert!(first.hear_error().await.contains(&other.to_string()));
+    assert!(first.receive_error().await.contains(&other.to_string()));
     first.ready().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
 }
 
 #[tokio::test]

@@ -269,7 +269,7 @@ impl Validator {
     pub(crate) async fn connect(miner: &Miner) -> Self {
         let mut validator = Self::dial(miner).await;
         validator.greet().await;
-        let MinerToValidator::V0ExecutorManifestRequest(manifest) = validator.hear().await else {
+        let MinerToValidator::V0ExecutorManifestRequest(manifest) = validator.receive().await else {
             panic!("the manifest comes first")
         };
         assert_eq!(manifest.manifest.count(CLASS), 1);
@@ -278,28 +278,29 @@ impl Validator {
 
     pub(crate) async fn greet(&mut self) {
         let auth = sign_validator_auth(&validator_key(), MinerKey(miner_key().hotkey()), self.now);
-        self.say(&ValidatorToMiner::ValidatorAuthForMiner(auth)).await;
+        self.send_message(&ValidatorToMiner::ValidatorAuthForMiner(auth))
+            .await;
     }
 
-    pub(crate) async fn say(&mut self, message: &ValidatorToMiner) {
+    pub(crate) async fn send_message(&mut self, message: &ValidatorToMiner) {
         self.party.send(encode(message)).await;
     }
 
-    pub(crate) async fn hear(&mut self) -> MinerToValidator {
+    pub(crate) async fn receive(&mut self) -> MinerToValidator {
         self.party.recv().await
     }
 
     /// The type of the next message.
-    pub(crate) async fn hear_kind(&mut self) -> String {
-        let message = self.hear().await;
+    pub(crate) async fn receive_kind(&mut self) -> String {
+        let message = self.receive().await;
         serde_json::to_value(message).unwrap()["message_type"]
             .as_str()
             .unwrap()
             .to_owned()
     }
 
-    pub(crate) async fn hear_error(&mut self) -> String {
-        let message = self.hear().await;
+    pub(crate) async fn receive_error(&mut self) -> String {
+        let message = self.receive().await;
         let MinerToValidator::GenericError(error) = message else {
             panic!("not an error: {message:?}")
         };
@@ -308,12 +309,12 @@ impl Validator {
 
     /// Offers an attempt and takes the acceptance and the started receipt.
     pub(crate) async fn offer(&mut self, attempt: AttemptId) {
-        self.say(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
+        self.send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
             attempt, self.now,
         ))))
         .await;
-        assert_eq!(self.hear_kind().await, "V0AcceptJobRequest");
-        assert_eq!(self.hear_kind().await, "MusterReceiptCountersigned");
+        assert_eq!(self.receive_kind().await, "V0AcceptJobRequest");
+        assert_eq!(self.receive_kind().await, "MusterReceiptCountersigned");
     }
 
     pub(crate) async fn accepted(&mut self, attempt: AttemptId) {
@@ -327,14 +328,14 @@ impl Validator {
             ttl: 60,
         };
         let signature = sign(ReceiptPayload::Accepted(payload.clone()));
-        self.say(&ValidatorToMiner::V0JobAcceptedReceiptRequest(
+        self.send_message(&ValidatorToMiner::V0JobAcceptedReceiptRequest(
             AcceptedReceiptRequest { payload, signature },
         ))
         .await;
     }
 
     pub(crate) async fn finished(&mut self, attempt: AttemptId) {
-        self.say(&ValidatorToMiner::V0JobFinishedReceiptRequest(finished(
+        self.send_message(&ValidatorToMiner::V0JobFinishedReceiptRequest(finished(
             attempt, self.now,
         )))
         .await;
@@ -422,23 +423,23 @@ impl Executor {
             party,
             attempt: token.attempt(),
         };
-        let MinerToExecutor::V0InitialJobRequest(offer) = executor.hear().await else {
+        let MinerToExecutor::V0InitialJobRequest(offer) = executor.receive().await else {
             panic!("the offer comes first")
         };
         assert_eq!(offer.job_uuid, executor.attempt);
         executor
     }
 
-    pub(crate) async fn say(&mut self, message: &ExecutorToMiner) {
+    pub(crate) async fn send_message(&mut self, message: &ExecutorToMiner) {
         self.party.send(encode(message)).await;
     }
 
-    pub(crate) async fn hear(&mut self) -> MinerToExecutor {
+    pub(crate) async fn receive(&mut self) -> MinerToExecutor {
         self.party.recv().await
     }
 
-    pub(crate) async fn hear_error(&mut self) -> String {
-        let message = self.hear().await;
+    pub(crate) async fn receive_error(&mut self) -> String {
+        let message = self.receive().await;
         let MinerToExecutor::GenericError(error) = message else {
             panic!("not an error: {message:?}")
         };
@@ -450,21 +451,24 @@ impl Executor {
             job_uuid: self.attempt,
             executor_token: None,
         };
-        self.say(&ExecutorToMiner::V0ExecutorReadyRequest(ready)).await;
+        self.send_message(&ExecutorToMiner::V0ExecutorReadyRequest(ready))
+            .await;
     }
 
     /// Runs the job that comes next to its end.
     pub(crate) async fn run(&mut self) {
-        let MinerToExecutor::V0JobRequest(_) = self.hear().await else {
+        let MinerToExecutor::V0JobRequest(_) = self.receive().await else {
             panic!("the job comes next")
         };
         let notice = AttemptNotice {
             job_uuid: self.attempt,
         };
-        self.say(&ExecutorToMiner::V0VolumesReadyRequest(notice)).await;
-        self.say(&ExecutorToMiner::V0ExecutionDoneRequest(notice)).await;
+        self.send_message(&ExecutorToMiner::V0VolumesReadyRequest(notice))
+            .await;
+        self.send_message(&ExecutorToMiner::V0ExecutionDoneRequest(notice))
+            .await;
         let specs = serde_json::json!({"specs": {"os": "test"}});
-        self.say(&ExecutorToMiner::V0MachineSpecsRequest(MachineSpecs {
+        self.send_message(&ExecutorToMiner::V0MachineSpecsRequest(MachineSpecs {
             job_uuid: self.attempt,
             specs,
         }))
@@ -479,6 +483,7 @@ impl Executor {
             trace: None,
             completion: None,
         };
-        self.say(&ExecutorToMiner::V0JobFinishedRequest(result)).await;
+        self.send_message(&ExecutorToMiner::V0JobFinishedRequest(result))
+            .await;
     }
 }

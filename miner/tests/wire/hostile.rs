@@ -28,7 +28,7 @@ async fn a_validator_that_opens_a_thousand_sessions_disturbs_nobody() {
         for _ in 0..SESSIONS {
             // Each receives the manifest, and the history of the job that is under way.
             let mut session = Validator::connect(&miner).await;
-            assert_eq!(session.hear_kind().await, "V0AcceptJobRequest");
+            assert_eq!(session.receive_kind().await, "V0AcceptJobRequest");
             sessions.push(session);
         }
     };
@@ -39,20 +39,20 @@ async fn a_validator_that_opens_a_thousand_sessions_disturbs_nobody() {
         frame = executor.party.socket.recv() => panic!("{frame:?} before the job"),
     }
     executor.ready().await;
-    assert_eq!(working.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(working.receive_kind().await, "V0ExecutorReadyRequest");
     working
-        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+        .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     executor.run().await;
     loop {
-        if working.hear_kind().await == "V0JobFinishedRequest" {
+        if working.receive_kind().await == "V0JobFinishedRequest" {
             break;
         }
     }
     drop(sessions);
     // The result is acknowledged, the lease is free, and whoever comes next is served.
     working.finished(attempt).await;
-    assert_eq!(working.hear_kind().await, "MusterReceiptCountersigned");
+    assert_eq!(working.receive_kind().await, "MusterReceiptCountersigned");
     let mut next = Validator::connect(&miner).await;
     next.offer(new_attempt()).await;
     miner.wanted().await;
@@ -74,7 +74,7 @@ async fn a_frame_beyond_every_limit_is_refused_and_disturbs_nobody() {
         now: good.now,
     };
     bad.greet().await;
-    assert_eq!(bad.hear_kind().await, "V0ExecutorManifestRequest");
+    assert_eq!(bad.receive_kind().await, "V0ExecutorManifestRequest");
     let mut huge = initial(new_attempt(), bad.now);
     huge.docker_image = Some("x".repeat(51 << 20));
     // The miner may close before it has read all of it.
@@ -114,12 +114,14 @@ async fn a_result_that_comes_after_its_lease_is_nobodys() {
     let started = miner.wanted().await;
     let mut executor = Executor::dial(&started).await;
     executor.ready().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
     let cancel = CancelJob {
         job_uuid: attempt,
         reason: "nobody waits for it".to_owned(),
     };
-    validator.say(&ValidatorToMiner::MusterCancelJob(cancel)).await;
+    validator
+        .send_message(&ValidatorToMiner::MusterCancelJob(cancel))
+        .await;
     soon(started.stop.cancelled()).await;
     let notice = AttemptNotice { job_uuid: attempt };
     // It speaks on, as one does whose container nobody could stop.
@@ -131,7 +133,7 @@ async fn a_result_that_comes_after_its_lease_is_nobodys() {
     miner.wanted().await;
     // And who connects anew is notified of the new lease alone.
     let mut again = Validator::connect(&miner).await;
-    let MinerToValidator::V0AcceptJobRequest(accepted) = again.hear().await else {
+    let MinerToValidator::V0AcceptJobRequest(accepted) = again.receive().await else {
         panic!("the story of the new lease comes first")
     };
     assert_ne!(accepted.job_uuid, attempt);
@@ -148,21 +150,21 @@ async fn an_executor_that_answers_twice_is_heard_once() {
     executor.ready().await;
     // A repetition, as of an executor that came back.
     executor.ready().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
     validator
-        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+        .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     executor.run().await;
     let _ = executor.party.socket.send(encode(&result(attempt))).await;
     let mut finals = 0;
     while finals == 0 {
-        if let MinerToValidator::V0JobFinishedRequest(heard) = validator.hear().await {
+        if let MinerToValidator::V0JobFinishedRequest(heard) = validator.receive().await {
             assert_ne!(heard.docker_process_stdout, "late\n");
             finals += 1;
         }
     }
     validator.finished(attempt).await;
-    assert_eq!(validator.hear_kind().await, "MusterReceiptCountersigned");
+    assert_eq!(validator.receive_kind().await, "MusterReceiptCountersigned");
 }
 
 /// A receipt that lies in the future when it is offered, or so far back that the attempt may have been forgotten.
@@ -177,8 +179,10 @@ async fn offers_from_another_time_are_declined() {
     let behind = initial(new_attempt(), past);
     for offer in [ahead, behind] {
         let offer: Box<InitialJobRequest> = Box::new(offer);
-        validator.say(&ValidatorToMiner::V0InitialJobRequest(offer)).await;
-        let MinerToValidator::V0DeclineJobRequest(decline) = validator.hear().await else {
+        validator
+            .send_message(&ValidatorToMiner::V0InitialJobRequest(offer))
+            .await;
+        let MinerToValidator::V0DeclineJobRequest(decline) = validator.receive().await else {
             panic!("it is declined")
         };
         assert_eq!(decline.reason, JobRejectionReason::InvalidReceipt);

@@ -16,7 +16,7 @@ use muster_protocol::{ExecutorClass, HordeFailureReason, JobRejectionReason, Min
 use crate::harness::*;
 
 async fn declined(validator: &mut Validator) -> (JobRejectionReason, usize) {
-    let heard = validator.hear().await;
+    let heard = validator.receive().await;
     let MinerToValidator::V0DeclineJobRequest(decline) = heard else {
         panic!("not declined: {heard:?}")
     };
@@ -24,7 +24,7 @@ async fn declined(validator: &mut Validator) -> (JobRejectionReason, usize) {
 }
 
 async fn horde_failed(validator: &mut Validator) -> HordeFailed {
-    let heard = validator.hear().await;
+    let heard = validator.receive().await;
     let MinerToValidator::V0HordeFailedRequest(failure) = heard else {
         panic!("not failed: {heard:?}")
     };
@@ -38,14 +38,14 @@ async fn a_job_in_its_whole_order() {
     let attempt = new_attempt();
     validator.offer(attempt).await;
     validator.accepted(attempt).await;
-    assert_eq!(validator.hear_kind().await, "MusterReceiptCountersigned");
+    assert_eq!(validator.receive_kind().await, "MusterReceiptCountersigned");
     let started = miner.wanted().await;
     assert_eq!(started.order.class, CLASS);
     let mut executor = Executor::dial(&started).await;
     executor.ready().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
     validator
-        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+        .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     executor.run().await;
     for kind in [
@@ -53,15 +53,15 @@ async fn a_job_in_its_whole_order() {
         "V0ExecutionDoneRequest",
         "V0MachineSpecsRequest",
     ] {
-        assert_eq!(validator.hear_kind().await, kind);
+        assert_eq!(validator.receive_kind().await, kind);
     }
-    let MinerToValidator::V0JobFinishedRequest(result) = validator.hear().await else {
+    let MinerToValidator::V0JobFinishedRequest(result) = validator.receive().await else {
         panic!()
     };
     assert_eq!(result.docker_process_stdout, "42\n");
     soon(started.stop.cancelled()).await;
     validator.finished(attempt).await;
-    assert_eq!(validator.hear_kind().await, "MusterReceiptCountersigned");
+    assert_eq!(validator.receive_kind().await, "MusterReceiptCountersigned");
     // Nothing is owed any more.
     let mut next = Validator::connect(&miner).await;
     next.offer(new_attempt()).await;
@@ -77,7 +77,7 @@ async fn a_busy_miner_and_a_class_it_has_not_are_declined() {
     miner.wanted().await;
     let second = initial(new_attempt(), validator.now);
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(second)))
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(second)))
         .await;
     assert_eq!(declined(&mut validator).await, (JobRejectionReason::Busy, 1));
 
@@ -87,7 +87,7 @@ async fn a_busy_miner_and_a_class_it_has_not_are_declined() {
     let payload = muster_protocol::ReceiptPayload::Started(other.job_started_receipt_payload.clone());
     other.job_started_receipt_signature = validator_key().sign(&payload.signed_bytes());
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(other)))
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(other)))
         .await;
     assert_eq!(
         declined(&mut validator).await,
@@ -96,12 +96,12 @@ async fn a_busy_miner_and_a_class_it_has_not_are_declined() {
 
     // The same attempt again is reported again and starts nothing.
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
             first,
             validator.now,
         ))))
         .await;
-    assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
+    assert_eq!(validator.receive_kind().await, "V0AcceptJobRequest");
     assert!(miner.wants_nothing_more());
 }
 
@@ -114,7 +114,7 @@ async fn forged_offers_are_declined() {
     let mut forged = initial(new_attempt(), validator.now);
     forged.job_started_receipt_signature = stranger.sign(b"something else");
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(forged)))
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(forged)))
         .await;
     assert_eq!(
         declined(&mut validator).await.0,
@@ -123,7 +123,7 @@ async fn forged_offers_are_declined() {
 
     let future = initial(new_attempt(), validator.now.plus(Duration::from_secs(3700)));
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(future)))
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(future)))
         .await;
     assert_eq!(
         declined(&mut validator).await.0,
@@ -140,7 +140,7 @@ async fn forged_offers_are_declined() {
 
     let frame = with_validator_signature(&offer, |bytes| validator_key().sign(bytes));
     validator.party.send(frame).await;
-    assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
+    assert_eq!(validator.receive_kind().await, "V0AcceptJobRequest");
     miner.wanted().await;
 }
 
@@ -150,7 +150,7 @@ async fn signatures_on_job_requests_can_be_required() {
     let mut validator = Validator::connect(&miner).await;
     let offer = initial(new_attempt(), validator.now);
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
         .await;
     assert_eq!(
         declined(&mut validator).await.0,
@@ -228,14 +228,14 @@ async fn a_cancelled_job_stops_its_executor_and_frees_the_lease() {
         reason: "the user gave up".to_owned(),
     };
     validator
-        .say(&ValidatorToMiner::MusterCancelJob(cancel.clone()))
+        .send_message(&ValidatorToMiner::MusterCancelJob(cancel.clone()))
         .await;
-    assert_eq!(executor.hear().await, MinerToExecutor::MusterCancelJob(cancel));
+    assert_eq!(executor.receive().await, MinerToExecutor::MusterCancelJob(cancel));
     executor.party.closed().await;
     soon(started.stop.cancelled()).await;
     // The attempt is not run again, another is.
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
             attempt,
             validator.now,
         ))))
@@ -257,20 +257,23 @@ async fn a_streaming_address_is_filled_in_and_signed_by_the_miner() {
         muster: None,
     });
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
         .await;
-    assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
-    assert_eq!(validator.hear_kind().await, "MusterReceiptCountersigned");
+    assert_eq!(validator.receive_kind().await, "V0AcceptJobRequest");
+    assert_eq!(validator.receive_kind().await, "MusterReceiptCountersigned");
     let mut executor = Executor::dial(&miner.wanted().await).await;
     executor.ready().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
     validator
-        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+        .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
-    assert!(matches!(executor.hear().await, MinerToExecutor::V0JobRequest(_)));
+    assert!(matches!(
+        executor.receive().await,
+        MinerToExecutor::V0JobRequest(_)
+    ));
     let notice = AttemptNotice { job_uuid: attempt };
     executor
-        .say(&ExecutorToMiner::V0VolumesReadyRequest(notice))
+        .send_message(&ExecutorToMiner::V0VolumesReadyRequest(notice))
         .await;
     let address = StreamingJobReady {
         job_uuid: attempt,
@@ -281,10 +284,10 @@ async fn a_streaming_address_is_filled_in_and_signed_by_the_miner() {
         miner_signature: None,
     };
     executor
-        .say(&ExecutorToMiner::V0StreamingJobReadyRequest(address))
+        .send_message(&ExecutorToMiner::V0StreamingJobReadyRequest(address))
         .await;
-    assert_eq!(validator.hear_kind().await, "V0VolumesReadyRequest");
-    let MinerToValidator::V0StreamingJobReadyRequest(ready) = validator.hear().await else {
+    assert_eq!(validator.receive_kind().await, "V0VolumesReadyRequest");
+    let MinerToValidator::V0StreamingJobReadyRequest(ready) = validator.receive().await else {
         panic!("the address comes next")
     };
     assert_eq!(ready.ip.as_deref(), Some("127.0.0.1"));

@@ -128,7 +128,7 @@ impl Place {
                 self.miner.clock.advance(Duration::from_secs(1));
                 validator.now = self.miner.clock.now();
                 validator.greet().await;
-                let MinerToValidator::V0ExecutorManifestRequest(manifest) = validator.hear().await else {
+                let MinerToValidator::V0ExecutorManifestRequest(manifest) = validator.receive().await else {
                     panic!("the manifest comes first")
                 };
                 if manifest.manifest.count(CLASS) == count {
@@ -146,7 +146,7 @@ fn identity() -> TlsIdentity {
 
 /// The lease that comes next on a standing connection.
 async fn takes_lease(executor: &mut Executor) {
-    let MinerToExecutor::V0InitialJobRequest(offer) = executor.hear().await else {
+    let MinerToExecutor::V0InitialJobRequest(offer) = executor.receive().await else {
         panic!("the offer comes first")
     };
     executor.attempt = offer.job_uuid;
@@ -155,14 +155,14 @@ async fn takes_lease(executor: &mut Executor) {
 async fn over(executor: &mut Executor) {
     let job_uuid = executor.attempt;
     executor
-        .say(&ExecutorToMiner::MusterLeaseOver(LeaseOver { job_uuid }))
+        .send_message(&ExecutorToMiner::MusterLeaseOver(LeaseOver { job_uuid }))
         .await;
 }
 
 /// The next message that is about a job.
 async fn hears(validator: &mut Validator) -> MinerToValidator {
     loop {
-        let message = validator.hear().await;
+        let message = validator.receive().await;
         let of_the_session = matches!(
             message,
             MinerToValidator::V0ExecutorManifestRequest(_) | MinerToValidator::MusterReceiptCountersigned(_)
@@ -233,7 +233,7 @@ async fn an_executor_is_what_it_was_enrolled_as() {
         (CLASS, 0, "1 to 2 jobs"),
     ] {
         let mut executor = place.hello(&enrolled, class, capacity).await;
-        let refused = executor.hear_error().await;
+        let refused = executor.receive_error().await;
         assert!(refused.contains(word), "{refused}");
         assert_eq!(executor.party.closed().await.code, 1008);
     }
@@ -259,7 +259,9 @@ async fn lease_after_lease_goes_over_one_connection_and_its_output_is_heard_live
             done: 1,
             total: Some(2),
         };
-        executor.say(&ExecutorToMiner::MusterJobProgress(progress)).await;
+        executor
+            .send_message(&ExecutorToMiner::MusterJobProgress(progress))
+            .await;
         executor.ready().await;
         assert_eq!(
             hears(&mut validator).await,
@@ -270,7 +272,7 @@ async fn lease_after_lease_goes_over_one_connection_and_its_output_is_heard_live
             MinerToValidator::V0ExecutorReadyRequest(_)
         ));
         validator
-            .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+            .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
             .await;
         let log = JobLog {
             job_uuid: attempt,
@@ -279,7 +281,7 @@ async fn lease_after_lease_goes_over_one_connection_and_its_output_is_heard_live
             data: LogBytes::new(b"hello".to_vec()).unwrap(),
         };
         executor
-            .say(&ExecutorToMiner::MusterJobLog(Box::new(log.clone())))
+            .send_message(&ExecutorToMiner::MusterJobLog(Box::new(log.clone())))
             .await;
         assert_eq!(
             hears(&mut validator).await,
@@ -402,14 +404,14 @@ async fn messages_about_another_executors_lease_are_ignored() {
     second.ready().await;
     assert!(
         second
-            .hear_error()
+            .receive_error()
             .await
             .contains("not served on this connection")
     );
     over(&mut second).await;
     assert!(
         second
-            .hear_error()
+            .receive_error()
             .await
             .contains("not served on this connection")
     );
@@ -453,7 +455,9 @@ async fn listed_images_reach_persistent_executors_and_unlisted_ones_may_not_serv
     let notice = WhitelistNotice {
         images: vec![tiny.clone(), listed("huge", ExecutorClass::AlwaysOnGpu24Gb)],
     };
-    validator.say(&ValidatorToMiner::MusterWhitelist(notice)).await;
+    validator
+        .send_message(&ValidatorToMiner::MusterWhitelist(notice))
+        .await;
     let told = |heard: MinerToExecutor| {
         let MinerToExecutor::MusterWhitelist(notice) = heard else {
             panic!("{heard:?}");
@@ -465,28 +469,28 @@ async fn listed_images_reach_persistent_executors_and_unlisted_ones_may_not_serv
         ..tiny.clone()
     }];
     assert_eq!(
-        told(executor.hear().await),
+        told(executor.receive().await),
         of_its_class,
         "the images of its class"
     );
     let second = place.enrolled().await;
     let mut later = place.hello(&second, CLASS, 1).await;
     assert_eq!(
-        told(later.hear().await),
+        told(later.receive().await),
         of_its_class,
         "an executor that connects later gets it, too"
     );
 
     let another = ImageId(Digest::of(b"another"));
-    validator.say(&session_of(another, &validator)).await;
+    validator.send_message(&session_of(another, &validator)).await;
     let declined = loop {
-        if let MinerToValidator::V0DeclineJobRequest(declined) = validator.hear().await {
+        if let MinerToValidator::V0DeclineJobRequest(declined) = validator.receive().await {
             break declined.message;
         }
     };
     let why = format!("the image {another} is not on the whitelist");
     assert!(declined.starts_with(&why), "{declined}");
-    validator.say(&session_of(tiny.image, &validator)).await;
+    validator.send_message(&session_of(tiny.image, &validator)).await;
     // It may be notified of the second executor meanwhile.
-    while !matches!(validator.hear().await, MinerToValidator::V0AcceptJobRequest(_)) {}
+    while !matches!(validator.receive().await, MinerToValidator::V0AcceptJobRequest(_)) {}
 }

@@ -21,7 +21,7 @@ fn keeps_leases(config: &mut Config) {
 
 /// The way back that the miner sends the executor next.
 async fn held(executor: &mut Executor) -> LeaseHeld {
-    let MinerToExecutor::MusterLeaseHeld(held) = executor.hear().await else {
+    let MinerToExecutor::MusterLeaseHeld(held) = executor.receive().await else {
         panic!("the way back comes next")
     };
     held
@@ -44,13 +44,15 @@ async fn come_back_with(miner: &Miner, ticket: &LeaseHeld, job_ms: Option<u64>) 
         secret: ticket.secret.clone(),
         job_ms,
     };
-    executor.say(&ExecutorToMiner::MusterReattach(back)).await;
+    executor
+        .send_message(&ExecutorToMiner::MusterReattach(back))
+        .await;
     executor
 }
 
 /// Checks that the miner has no use for the executor, and returns its reason.
 async fn sent_away(mut executor: Executor) -> String {
-    let MinerToExecutor::MusterCancelJob(cancel) = executor.hear().await else {
+    let MinerToExecutor::MusterCancelJob(cancel) = executor.receive().await else {
         panic!("the executor is not sent away")
     };
     assert_eq!(cancel.job_uuid, executor.attempt);
@@ -66,13 +68,16 @@ async fn running_job(miner: &mut Miner) -> (Validator, Executor, LeaseHeld) {
     let mut executor = Executor::dial(&miner.wanted().await).await;
     let ticket = held(&mut executor).await;
     executor.ready().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
     validator
-        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+        .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
-    assert!(matches!(executor.hear().await, MinerToExecutor::V0JobRequest(_)));
+    assert!(matches!(
+        executor.receive().await,
+        MinerToExecutor::V0JobRequest(_)
+    ));
     repeat_reports(&mut executor, false).await;
-    assert_eq!(validator.hear_kind().await, "V0VolumesReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0VolumesReadyRequest");
     (validator, executor, ticket)
 }
 
@@ -82,11 +87,11 @@ async fn repeat_reports(executor: &mut Executor, finished: bool) {
         job_uuid: executor.attempt,
     };
     executor
-        .say(&ExecutorToMiner::V0VolumesReadyRequest(notice))
+        .send_message(&ExecutorToMiner::V0VolumesReadyRequest(notice))
         .await;
     if finished {
         executor
-            .say(&ExecutorToMiner::V0ExecutionDoneRequest(notice))
+            .send_message(&ExecutorToMiner::V0ExecutionDoneRequest(notice))
             .await;
         let result = JobFinished {
             job_uuid: executor.attempt,
@@ -98,7 +103,9 @@ async fn repeat_reports(executor: &mut Executor, finished: bool) {
             trace: None,
             completion: None,
         };
-        executor.say(&ExecutorToMiner::V0JobFinishedRequest(result)).await;
+        executor
+            .send_message(&ExecutorToMiner::V0JobFinishedRequest(result))
+            .await;
     }
 }
 
@@ -109,14 +116,14 @@ async fn repeat_to_the_end(executor: &mut Executor) {
         executor_token: None,
     };
     executor
-        .say(&ExecutorToMiner::V0ExecutorReadyRequest(ready))
+        .send_message(&ExecutorToMiner::V0ExecutorReadyRequest(ready))
         .await;
     repeat_reports(executor, true).await;
 }
 
-async fn hears_the_end(validator: &mut Validator) {
-    assert_eq!(validator.hear_kind().await, "V0ExecutionDoneRequest");
-    let MinerToValidator::V0JobFinishedRequest(finished) = validator.hear().await else {
+async fn receives_the_end(validator: &mut Validator) {
+    assert_eq!(validator.receive_kind().await, "V0ExecutionDoneRequest");
+    let MinerToValidator::V0JobFinishedRequest(finished) = validator.receive().await else {
         panic!("the result comes next")
     };
     assert_eq!(finished.docker_process_stdout, "42\n");
@@ -124,7 +131,7 @@ async fn hears_the_end(validator: &mut Validator) {
 
 /// The end is sent to the executor once it is durable.
 async fn hears_that_the_end_is_stored(executor: &mut Executor) {
-    let MinerToExecutor::MusterEndStored(stored) = executor.hear().await else {
+    let MinerToExecutor::MusterEndStored(stored) = executor.receive().await else {
         panic!("the end is stored next")
     };
     assert_eq!(stored.job_uuid, executor.attempt);
@@ -139,7 +146,7 @@ async fn an_executor_whose_connection_was_cut_comes_back_and_nothing_is_told_twi
     let next = held(&mut executor).await;
     assert_eq!((ticket.epoch, next.epoch), (1, 2));
     repeat_to_the_end(&mut executor).await;
-    hears_the_end(&mut validator).await;
+    receives_the_end(&mut validator).await;
     hears_that_the_end_is_stored(&mut executor).await;
     assert!(miner.wants_nothing_more());
 }
@@ -151,13 +158,13 @@ async fn a_miner_that_was_killed_takes_its_executor_back() {
     let mut miner = miner.killed_and_restarted_with(keeps_leases).await;
     drop(executor);
     let mut validator = Validator::connect(&miner).await;
-    assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
+    assert_eq!(validator.receive_kind().await, "V0AcceptJobRequest");
     let mut executor = come_back(&miner, &ticket).await;
     held(&mut executor).await;
     repeat_to_the_end(&mut executor).await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
-    assert_eq!(validator.hear_kind().await, "V0VolumesReadyRequest");
-    hears_the_end(&mut validator).await;
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0VolumesReadyRequest");
+    receives_the_end(&mut validator).await;
     hears_that_the_end_is_stored(&mut executor).await;
     assert!(miner.wants_nothing_more());
 }
@@ -176,7 +183,7 @@ async fn the_newest_connection_serves_the_lease_and_the_older_one_is_fenced_off(
     assert_eq!((next.epoch, newest.epoch), (2, 3));
     sent_away(come_back(&miner, &next).await).await;
     repeat_to_the_end(&mut again).await;
-    hears_the_end(&mut validator).await;
+    receives_the_end(&mut validator).await;
 }
 
 #[tokio::test]
@@ -196,7 +203,7 @@ async fn an_executor_with_a_wrong_secret_or_without_a_lease_is_sent_away() {
     }
     // Neither of them cost the executor its lease.
     repeat_reports(&mut executor, true).await;
-    hears_the_end(&mut validator).await;
+    receives_the_end(&mut validator).await;
     hears_that_the_end_is_stored(&mut executor).await;
     let reason = sent_away(come_back(&miner, &ticket).await).await;
     assert!(!reason.is_empty());
@@ -220,7 +227,7 @@ async fn frames_that_are_no_way_back_are_refused_by_name() {
             attempt: ticket.job_uuid,
         };
         executor.party.send(frame.to_owned()).await;
-        let details = executor.hear_error().await;
+        let details = executor.receive_error().await;
         assert!(details.contains(word), "{details}");
         assert_eq!(executor.party.closed().await.code, 1008);
     }
@@ -234,7 +241,7 @@ async fn an_executor_that_stays_away_loses_its_lease_when_the_miners_time_is_ove
     let deadline = miner.clock.now().plus(KEPT);
     soon(miner.clock.wait_for_sleepers_until(deadline, 1)).await;
     miner.clock.advance_to(deadline);
-    let MinerToValidator::V0HordeFailedRequest(failure) = validator.hear().await else {
+    let MinerToValidator::V0HordeFailedRequest(failure) = validator.receive().await else {
         panic!("the loss is told")
     };
     assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
@@ -250,14 +257,14 @@ async fn an_executor_that_missed_the_job_gets_it_again() {
     let mut executor = Executor::dial(&miner.wanted().await).await;
     let ticket = held(&mut executor).await;
     executor.ready().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
     drop(executor);
     validator
-        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+        .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     let mut executor = come_back_with(&miner, &ticket, None).await;
     held(&mut executor).await;
     executor.run().await;
-    assert_eq!(validator.hear_kind().await, "V0VolumesReadyRequest");
-    assert_eq!(validator.hear_kind().await, "V0ExecutionDoneRequest");
+    assert_eq!(validator.receive_kind().await, "V0VolumesReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutionDoneRequest");
 }

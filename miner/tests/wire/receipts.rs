@@ -19,7 +19,7 @@ async fn page(miner: &Miner, range: Option<&str>) -> reqwest::Response {
 }
 
 async fn countersigned(validator: &mut Validator) -> Receipt {
-    let heard = validator.hear().await;
+    let heard = validator.receive().await;
     let MinerToValidator::MusterReceiptCountersigned(message) = heard else {
         panic!("not a receipt: {heard:?}")
     };
@@ -125,9 +125,9 @@ async fn forged_receipts_are_refused_in_words() {
     ));
     for (request, why) in refused {
         validator
-            .say(&ValidatorToMiner::V0JobFinishedReceiptRequest(request))
+            .send_message(&ValidatorToMiner::V0JobFinishedReceiptRequest(request))
             .await;
-        let details = validator.hear_error().await;
+        let details = validator.receive_error().await;
         assert!(details.contains(why), "{details}");
     }
     let text = page(&miner, None).await.text().await.unwrap();

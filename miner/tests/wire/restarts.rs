@@ -10,9 +10,9 @@ use muster_protocol::{AttemptId, Digest, HordeFailureReason, ImageId};
 use crate::harness::*;
 use crate::persistent::session_of;
 
-async fn hear_all(validator: &mut Validator, kinds: &[&str]) {
+async fn receive_all(validator: &mut Validator, kinds: &[&str]) {
     for kind in kinds {
-        assert_eq!(validator.hear_kind().await, *kind);
+        assert_eq!(validator.receive_kind().await, *kind);
     }
 }
 
@@ -33,7 +33,7 @@ async fn ready_job(miner: &mut Miner) -> (Validator, Executor, AttemptId) {
     validator.offer(attempt).await;
     let mut executor = Executor::dial(&miner.wanted().await).await;
     executor.ready().await;
-    hear_all(&mut validator, &["V0ExecutorReadyRequest"]).await;
+    receive_all(&mut validator, &["V0ExecutorReadyRequest"]).await;
     (validator, executor, attempt)
 }
 
@@ -43,12 +43,12 @@ async fn a_validator_that_comes_back_goes_on_where_it_was() {
     let (validator, mut executor, attempt) = ready_job(&mut miner).await;
     drop(validator);
     let mut validator = Validator::connect(&miner).await;
-    hear_all(&mut validator, &STORY[..2]).await;
+    receive_all(&mut validator, &STORY[..2]).await;
     validator
-        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+        .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     executor.run().await;
-    hear_all(&mut validator, &STORY[2..]).await;
+    receive_all(&mut validator, &STORY[2..]).await;
 }
 
 #[tokio::test]
@@ -56,20 +56,20 @@ async fn a_result_is_told_on_every_connection_until_it_is_acknowledged() {
     let mut miner = Miner::start().await;
     let (mut validator, mut executor, attempt) = ready_job(&mut miner).await;
     validator
-        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+        .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
     executor.run().await;
-    hear_all(&mut validator, &STORY[2..]).await;
+    receive_all(&mut validator, &STORY[2..]).await;
     drop(validator);
     for _ in 0..2 {
-        hear_all(&mut Validator::connect(&miner).await, &STORY).await;
+        receive_all(&mut Validator::connect(&miner).await, &STORY).await;
     }
     // Not even a kill loses it.
     let miner = miner.killed_and_restarted().await;
     let mut validator = Validator::connect(&miner).await;
-    hear_all(&mut validator, &STORY).await;
+    receive_all(&mut validator, &STORY).await;
     validator.finished(attempt).await;
-    hear_all(&mut validator, &["MusterReceiptCountersigned"]).await;
+    receive_all(&mut validator, &["MusterReceiptCountersigned"]).await;
     let miner = miner.killed_and_restarted().await;
     let mut validator = Validator::connect(&miner).await;
     validator.offer(new_attempt()).await;
@@ -81,8 +81,8 @@ async fn a_kill_in_the_middle_of_a_job_is_told_as_a_lost_executor() {
     let (_validator, _executor, attempt) = ready_job(&mut miner).await;
     let mut miner = miner.killed_and_restarted().await;
     let mut validator = Validator::connect(&miner).await;
-    hear_all(&mut validator, &["V0AcceptJobRequest"]).await;
-    let MinerToValidator::V0HordeFailedRequest(failure) = validator.hear().await else {
+    receive_all(&mut validator, &["V0AcceptJobRequest"]).await;
+    let MinerToValidator::V0HordeFailedRequest(failure) = validator.receive().await else {
         panic!()
     };
     assert_eq!(
@@ -91,12 +91,12 @@ async fn a_kill_in_the_middle_of_a_job_is_told_as_a_lost_executor() {
     );
     // Offered again, the attempt is reported again and not run again.
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(initial(
             attempt,
             validator.now,
         ))))
         .await;
-    hear_all(&mut validator, &["V0AcceptJobRequest", "V0HordeFailedRequest"]).await;
+    receive_all(&mut validator, &["V0AcceptJobRequest", "V0HordeFailedRequest"]).await;
     assert!(miner.wants_nothing_more());
     validator.offer(new_attempt()).await;
 }
@@ -107,13 +107,13 @@ async fn a_miner_that_is_stopped_says_so_before_it_goes() {
     let folder = Arc::clone(&miner.folder);
     let (mut validator, mut executor, _) = ready_job(&mut miner).await;
     let farewell = async {
-        let MinerToValidator::V0HordeFailedRequest(failure) = validator.hear().await else {
+        let MinerToValidator::V0HordeFailedRequest(failure) = validator.receive().await else {
             panic!()
         };
         assert_eq!(failure.reason, HordeFailureReason::ExecutorDisconnected);
         assert_eq!(validator.party.closed().await.code, 1000);
         assert!(matches!(
-            executor.hear().await,
+            executor.receive().await,
             MinerToExecutor::MusterCancelJob(_)
         ));
         executor.party.closed().await;
@@ -140,14 +140,14 @@ async fn a_validators_whitelist_ends_with_the_process_and_returns_with_its_next_
     // Before and after a kill: what comes first on a connection decides about what comes next.
     for _ in 0..2 {
         let mut validator = Validator::connect(&miner).await;
-        validator.say(&notice).await;
-        validator.say(&session_of(other, &validator)).await;
-        hear_all(&mut validator, &["V0DeclineJobRequest"]).await;
+        validator.send_message(&notice).await;
+        validator.send_message(&session_of(other, &validator)).await;
+        receive_all(&mut validator, &["V0DeclineJobRequest"]).await;
         drop(validator);
         miner = miner.killed_and_restarted().await;
     }
     // An older validator lists nothing; and nothing that was listed is declined for not having been reported again.
     let mut validator = Validator::connect(&miner).await;
-    validator.say(&session_of(listed, &validator)).await;
-    hear_all(&mut validator, &["V0AcceptJobRequest"]).await;
+    validator.send_message(&session_of(listed, &validator)).await;
+    receive_all(&mut validator, &["V0AcceptJobRequest"]).await;
 }

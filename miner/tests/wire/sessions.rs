@@ -22,9 +22,9 @@ async fn asked(executor: &mut Executor, stated: &Attestation) -> SessionSealed {
         statement: STANDARD.encode(stated.signed_bytes()),
     };
     executor
-        .say(&ExecutorToMiner::MusterSealSession(Box::new(ask)))
+        .send_message(&ExecutorToMiner::MusterSealSession(Box::new(ask)))
         .await;
-    let MinerToExecutor::MusterSessionSealed(answer) = executor.hear().await else {
+    let MinerToExecutor::MusterSessionSealed(answer) = executor.receive().await else {
         panic!("no answer to the statement")
     };
     answer
@@ -56,22 +56,25 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
         }),
     });
     validator
-        .say(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
+        .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(offer)))
         .await;
-    assert_eq!(validator.hear_kind().await, "V0AcceptJobRequest");
-    assert_eq!(validator.hear_kind().await, "MusterReceiptCountersigned");
+    assert_eq!(validator.receive_kind().await, "V0AcceptJobRequest");
+    assert_eq!(validator.receive_kind().await, "MusterReceiptCountersigned");
     let mut executor = Executor::dial(&miner.wanted().await).await;
     executor.ready().await;
-    assert_eq!(validator.hear_kind().await, "V0ExecutorReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0ExecutorReadyRequest");
     validator
-        .say(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
+        .send_message(&ValidatorToMiner::V0JobRequest(Box::new(job(attempt))))
         .await;
-    assert!(matches!(executor.hear().await, MinerToExecutor::V0JobRequest(_)));
+    assert!(matches!(
+        executor.receive().await,
+        MinerToExecutor::V0JobRequest(_)
+    ));
     let notice = AttemptNotice { job_uuid: attempt };
     executor
-        .say(&ExecutorToMiner::V0VolumesReadyRequest(notice))
+        .send_message(&ExecutorToMiner::V0VolumesReadyRequest(notice))
         .await;
-    assert_eq!(validator.hear_kind().await, "V0VolumesReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0VolumesReadyRequest");
 
     let text = |text: &str| Text::new(text).unwrap();
     let stated = Attestation {
@@ -103,9 +106,9 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
             statement,
         };
         executor
-            .say(&ExecutorToMiner::MusterSealSession(Box::new(ask)))
+            .send_message(&ExecutorToMiner::MusterSealSession(Box::new(ask)))
             .await;
-        let complaint = executor.hear_error().await;
+        let complaint = executor.receive_error().await;
         assert!(
             complaint.contains("holds no attestation by this miner"),
             "{complaint}"
@@ -144,18 +147,18 @@ async fn a_session_is_attested_if_it_is_true_and_its_end_is_told() {
         miner_signature: None,
     };
     executor
-        .say(&ExecutorToMiner::V0StreamingJobReadyRequest(address))
+        .send_message(&ExecutorToMiner::V0StreamingJobReadyRequest(address))
         .await;
-    assert_eq!(validator.hear_kind().await, "V0StreamingJobReadyRequest");
+    assert_eq!(validator.receive_kind().await, "V0StreamingJobReadyRequest");
     let closed = SessionClosed {
         job_uuid: attempt,
         close: "bXVzdGVy".to_owned(),
     };
     executor
-        .say(&ExecutorToMiner::MusterSessionClosed(closed.clone()))
+        .send_message(&ExecutorToMiner::MusterSessionClosed(closed.clone()))
         .await;
     assert_eq!(
-        validator.hear().await,
+        validator.receive().await,
         MinerToValidator::MusterSessionClosed(closed)
     );
 }

@@ -19,7 +19,7 @@ use muster_terminal::{job_text, print, trace_text};
 use serde_json::json;
 
 use self::exit_code::{EXIT_INTERRUPTED, exit_code};
-use self::saved_outputs::{save_artifacts, save_outputs, say_saved};
+use self::saved_outputs::{print_saved, save_artifacts, save_outputs};
 use crate::cli::Job;
 use crate::cli::user::{JobGet, JobLogs, JobLs, JobReport, JobShow, JobState, JobTraced};
 use crate::facilitator_access::{self, client_failure};
@@ -255,9 +255,9 @@ async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(&saved)?));
     } else {
-        say_saved(&live, &saved);
+        print_saved(&live, &saved);
         if saved.is_empty() {
-            live.say("the job left nothing that could be fetched");
+            live.print_line("the job left nothing that could be fetched");
         }
     }
     Ok(ExitCode::SUCCESS)

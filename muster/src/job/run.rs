@@ -24,7 +24,7 @@ use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::print;
 
 use super::exit_code::{EXIT_INTERRUPTED, exit_code};
-use super::saved_outputs::{save_artifacts, save_outputs, say_saved};
+use super::saved_outputs::{print_saved, save_artifacts, save_outputs};
 use crate::cli::user::{JobRun, Via};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
@@ -110,7 +110,7 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    live.say(&format!("job {}", created.uuid));
+    live.print_line(&format!("job {}", created.uuid));
     let (view, cancelled) = match wait(&client, &created, &mut live, &clock).await? {
         (Waited::Ended(view), cancelled) => (view, cancelled),
         (Waited::Left, _) => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
@@ -121,7 +121,7 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
     if let Some(folder) = &args.save {
         saved.extend(save_artifacts(&view, folder)?);
     }
-    say_saved(&live, &saved);
+    print_saved(&live, &saved);
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
     }

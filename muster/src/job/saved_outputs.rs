@@ -39,7 +39,7 @@ pub(crate) async fn save_outputs(
         let file = match client.file(&id).await {
             Ok(file) => file,
             Err(ClientError::Refused { status, .. }) if status.as_u16() == 404 => {
-                live.say(&format!(
+                live.print_line(&format!(
                     "  output {path} is gone: its time in the store was over, or it was deleted"
                 ));
                 continue;
@@ -47,7 +47,7 @@ pub(crate) async fn save_outputs(
             Err(error) => return Err(client_failure(error)),
         };
         if !file.complete {
-            live.say(&format!("  output {path} was not delivered"));
+            live.print_line(&format!("  output {path} was not delivered"));
             continue;
         }
         if !job_inputs::is_plain(path) {
@@ -97,8 +97,8 @@ pub(crate) fn artifact(contents: &str) -> anyhow::Result<Vec<u8>> {
 }
 
 /// A line for each thing that was written.
-pub(crate) fn say_saved(live: &LiveDisplay, saved: &[Saved]) {
+pub(crate) fn print_saved(live: &LiveDisplay, saved: &[Saved]) {
     for Saved { from, to, bytes } in saved {
-        live.say(&format!("  {from} -> {} ({})", to.display(), print::size(*bytes)));
+        live.print_line(&format!("  {from} -> {} ({})", to.display(), print::size(*bytes)));
     }
 }

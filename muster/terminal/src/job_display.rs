@@ -139,7 +139,7 @@ impl LiveDisplay {
     }
 
     /// A line about the job.
-    pub fn say(&self, text: &str) {
+    pub fn print_line(&self, text: &str) {
         if !self.quiet {
             self.bars.suspend(|| print::problem(format_args!("{text}")));
         }
@@ -151,7 +151,7 @@ impl LiveDisplay {
             News::Status(entry) => self.status(&entry),
             News::Log(log) => self.log(&log),
             News::Progress(progress) => self.progress(&progress),
-            News::Queued(place) => self.say(&job_text::place(&place)),
+            News::Queued(place) => self.print_line(&job_text::place(&place)),
             News::Metrics(state) => self.metrics(&state.report),
         }
     }
@@ -161,7 +161,7 @@ impl LiveDisplay {
         let text = describe_report(report);
         match &self.stage {
             Some(stage) if !self.bars.is_hidden() => stage.set_message(text),
-            Some(_) | None => self.say(&format!("{:>12}{text}", "")),
+            Some(_) | None => self.print_line(&format!("{:>12}{text}", "")),
         }
     }
 
@@ -169,7 +169,7 @@ impl LiveDisplay {
         if let Some((_, bar)) = self.under_way.take() {
             bar.finish_and_clear();
         }
-        self.say(&job_text::step(entry, self.begun));
+        self.print_line(&job_text::step(entry, self.begun));
         if entry.status.is_terminal() {
             self.clear();
             return;
@@ -208,19 +208,19 @@ impl LiveDisplay {
             }
         }
         if progress.stage == ProgressOf::ImagePull && self.bars.is_hidden() {
-            self.say_image(progress);
+            self.show_image(progress);
         }
     }
 
     /// A line about the image where no bar can be seen: one for each tenth of it, and one before its size is known.
-    fn say_image(&mut self, progress: &ProgressEvent) {
+    fn show_image(&mut self, progress: &ProgressEvent) {
         let tenths = progress
             .total
             .and_then(|total| progress.done.saturating_mul(10).checked_div(total));
         let reached = tenths.unwrap_or_default();
         if self.image_said.is_none_or(|said| said < reached) {
             self.image_said = Some(reached);
-            self.say(&job_text::image_progress(progress));
+            self.print_line(&job_text::image_progress(progress));
         }
     }
 
@@ -240,7 +240,7 @@ impl LiveDisplay {
             LogPosition::Anew => {
                 // Each program is reported once, by the stream that it prints to first.
                 if printed.programs > other.programs {
-                    self.say(
+                    self.print_line(
                         "  the program was started again on another miner: the result has what it prints from here on",
                     );
                 }
@@ -279,15 +279,15 @@ impl LiveDisplay {
         self.put(true, self.stderr.rest(&view.stderr));
         if self.stdout.gap || self.stderr.gap {
             let id = view.uuid;
-            self.say(&format!(
+            self.print_line(&format!(
                 "  some of what it printed did not come live; `muster job logs {id}` has all of it"
             ));
         }
         for path in view.artifacts.keys() {
-            self.say(&format!("  artifact {path}"));
+            self.print_line(&format!("  artifact {path}"));
         }
         if let Some(reason) = job_text::failure(view) {
-            self.say(&format!("job {}: {reason}", view.uuid));
+            self.print_line(&format!("job {}: {reason}", view.uuid));
         }
     }
 }

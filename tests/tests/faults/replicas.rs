@@ -236,16 +236,16 @@ impl Validator {
         let socket = muster_websocket::connect(&url, &Limits::facilitator()).await?;
         let mut validator = Self { socket };
         validator
-            .say(&ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(
+            .send_message(&ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(
                 &keys,
             )))
             .await?;
-        let FromFacilitator::Challenge(challenge) = validator.hear().await? else {
+        let FromFacilitator::Challenge(challenge) = validator.receive().await? else {
             bail!("no challenge came")
         };
         let signature = answer_challenge(&keys, &challenge.nonce);
         validator
-            .say(&ToFacilitator::MusterChallengeResponse(ChallengeResponse {
+            .send_message(&ToFacilitator::MusterChallengeResponse(ChallengeResponse {
                 signature,
             }))
             .await?;
@@ -253,17 +253,17 @@ impl Validator {
         Ok(validator)
     }
 
-    async fn say(&mut self, message: &ToFacilitator) -> Result<()> {
+    async fn send_message(&mut self, message: &ToFacilitator) -> Result<()> {
         Ok(self.socket.send(encode(message)).await?)
     }
 
-    async fn hear(&mut self) -> Result<FromFacilitator> {
+    async fn receive(&mut self) -> Result<FromFacilitator> {
         let frame = within("a message of the facilitator", self.socket.recv()).await?;
         Ok(decode(&frame.context("the facilitator closed")?)?)
     }
 
     async fn success(&mut self) -> Result<()> {
-        let message = self.hear().await?;
+        let message = self.receive().await?;
         let taken =
             matches!(&message, FromFacilitator::Response(answer) if answer.status == ResponseStatus::Success);
         ensure!(taken, "{message:?}");
@@ -271,7 +271,7 @@ impl Validator {
     }
 
     async fn job(&mut self) -> Result<JobId> {
-        let message = self.hear().await?;
+        let message = self.receive().await?;
         let FromFacilitator::Job(job) = message else {
             bail!("{message:?}")
         };
@@ -284,7 +284,7 @@ impl Validator {
             status,
             metadata: None,
         };
-        self.say(&ToFacilitator::V0JobStatusUpdate(Box::new(update)))
+        self.send_message(&ToFacilitator::V0JobStatusUpdate(Box::new(update)))
             .await?;
         self.success().await
     }

@@ -248,7 +248,7 @@ impl World {
         self.kill(Node::Executor(id));
     }
 
-    pub(crate) fn executor_hears(&mut self, id: u64, line: Line, frame: Frame) {
+    pub(crate) fn executor_receives(&mut self, id: u64, line: Line, frame: Frame) {
         let Frame::ToExecutor(message) = frame else { return };
         let Some(executor) = self.executors.get_mut(&id) else {
             return;

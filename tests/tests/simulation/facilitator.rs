@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    pub(crate) fn facilitator_hears_of(&mut self, line: Line) {
+    pub(crate) fn facilitator_notices(&mut self, line: Line) {
         let now = self.now;
         let link = self
             .facilitator
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    pub(crate) fn facilitator_hears(&mut self, line: Line, frame: Frame) {
+    pub(crate) fn facilitator_receives(&mut self, line: Line, frame: Frame) {
         let Frame::Status(update) = frame else {
             return;
         };

@@ -188,7 +188,7 @@ impl World {
         self.feed(index, Event::Tick);
     }
 
-    pub(crate) fn miner_hears_of(&mut self, index: usize, line: Line) {
+    pub(crate) fn miner_notices(&mut self, index: usize, line: Line) {
         let dialled = self
             .lines
             .get(&line)
@@ -272,7 +272,7 @@ impl World {
         }
     }
 
-    pub(crate) fn miner_hears(&mut self, index: usize, line: Line, frame: Frame) {
+    pub(crate) fn miner_receives(&mut self, index: usize, line: Line, frame: Frame) {
         match frame {
             Frame::ToMiner(message) => self.validator_says(index, line, *message),
             Frame::FromExecutor(message) => self.executor_says(index, line, *message),

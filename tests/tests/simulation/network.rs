@@ -122,8 +122,8 @@ impl World {
     pub(crate) fn arrived(&mut self, line: Line) {
         let cut = self.lines.get(&line).is_none_or(|connection| connection.cut);
         match self.end(line, 1).filter(|_| !cut) {
-            Some(Node::Facilitator) => self.facilitator_hears_of(line),
-            Some(Node::Miner(index)) => self.miner_hears_of(index, line),
+            Some(Node::Facilitator) => self.facilitator_notices(line),
+            Some(Node::Miner(index)) => self.miner_notices(index, line),
             Some(Node::Validator | Node::Executor(_)) | None => {}
         }
     }
@@ -133,10 +133,10 @@ impl World {
             return;
         }
         match self.end(line, to) {
-            Some(Node::Facilitator) => self.facilitator_hears(line, frame),
-            Some(Node::Validator) => self.validator_hears(line, frame),
-            Some(Node::Miner(index)) => self.miner_hears(index, line, frame),
-            Some(Node::Executor(id)) => self.executor_hears(id, line, frame),
+            Some(Node::Facilitator) => self.facilitator_receives(line, frame),
+            Some(Node::Validator) => self.validator_receives(line, frame),
+            Some(Node::Miner(index)) => self.miner_receives(index, line, frame),
+            Some(Node::Executor(id)) => self.executor_receives(id, line, frame),
             None => {}
         }
     }

@@ -323,7 +323,7 @@ impl World {
         self.down(attempt);
     }
 
-    pub(crate) fn validator_hears(&mut self, line: Line, frame: Frame) {
+    pub(crate) fn validator_receives(&mut self, line: Line, frame: Frame) {
         match frame {
             Frame::Job(job) => self.take_job(job),
             Frame::Cancel(job) => self.take_cancel(job),

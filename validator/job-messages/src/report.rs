@@ -43,7 +43,7 @@ pub fn final_metadata(
     let mut outcome = outcome.clone();
     let told = take_own_parts(&mut outcome);
     let mut metadata = add_attempts(outcome, attempts).metadata();
-    let route = tell_route(decisions, attempts);
+    let route = route_steps(decisions, attempts);
     if !(attempts.is_empty() && route.is_empty()) {
         metadata.muster = Some(StatusExtension {
             attempt: attempts.last().map(|last| last.attempt),
@@ -59,7 +59,7 @@ pub fn final_metadata(
 }
 
 /// The last decisions about a job, each with its attempt and that attempt's end.
-fn tell_route(decisions: Vec<(u32, RouteStep)>, attempts: &[EndedAttempt]) -> Vec<RouteStep> {
+fn route_steps(decisions: Vec<(u32, RouteStep)>, attempts: &[EndedAttempt]) -> Vec<RouteStep> {
     let skipped = decisions.len().saturating_sub(MAX_ROUTE_STEPS);
     let told = decisions.into_iter().skip(skipped).map(|(ordinal, step)| {
         let ended = attempts.iter().find(|ended| ended.ordinal == ordinal);

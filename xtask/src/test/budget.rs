@@ -116,7 +116,7 @@ pub(super) fn check_started(run: &Run<'_>) -> anyhow::Result<Outcome> {
 /// Compares counts with the most of each.
 fn judge(run: &Run<'_>, counts: &[(&str, usize, usize)]) -> Outcome {
     for (what, count, most) in counts {
-        run.console.say(format_args!("{what}: {count}, at most {most}"));
+        run.console.print(format_args!("{what}: {count}, at most {most}"));
     }
     let over: Vec<String> = counts
         .iter()

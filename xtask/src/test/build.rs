@@ -90,9 +90,9 @@ pub(super) fn run(run: &Run<'_>, builds: Vec<Command>) -> anyhow::Result<Outcome
     for mut build in builds {
         build.arg("--message-format=json");
         let mut output = BuildOutput::default();
-        let status = run.hear_stdout(&mut build, |line| output.add(line))?;
+        let status = run.read_stdout(&mut build, |line| output.add(line))?;
         for text in &output.diagnostics {
-            run.console.say(format_args!("{text}"));
+            run.console.print(format_args!("{text}"));
         }
         run.add_compiled(output.compiled);
         if !status.success() {

@@ -21,7 +21,7 @@ impl Console {
     }
 
     /// Prints a line, or several.
-    pub(super) fn say(&self, words: fmt::Arguments<'_>) {
+    pub(super) fn print(&self, words: fmt::Arguments<'_>) {
         match self {
             Self::Screen => println!("{words}"),
             Self::Kept(text) => {
@@ -48,8 +48,8 @@ mod tests {
     #[test]
     fn kept_words_are_taken_once() {
         let console = Console::kept();
-        console.clone().say(format_args!("one"));
-        console.say(format_args!("two"));
+        console.clone().print(format_args!("one"));
+        console.print(format_args!("two"));
         assert_eq!(console.take(), "one\ntwo\n");
         assert_eq!(console.take(), "");
     }

@@ -100,13 +100,13 @@ fn add(console: &Console, counts: &mut Counts, manifest: &str, what: &str, resul
     match result {
         Ok(()) => counts.passed += 1,
         Err(said) if NO_DATABASE.iter().any(|words| said.contains(words)) => {
-            console.say(format_args!(
+            console.print(format_args!(
                 "skipped: {what} of {manifest}: no advisory database can be had here"
             ));
             counts.skipped += 1;
         }
         Err(said) => {
-            console.say(format_args!("{what} of {manifest}:\n{}", last_lines(&said, 60)));
+            console.print(format_args!("{what} of {manifest}:\n{}", last_lines(&said, 60)));
             counts.failed += 1;
         }
     }

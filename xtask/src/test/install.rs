@@ -104,7 +104,7 @@ pub(super) fn run(run: &Run<'_>) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Failed(advice(&missing, &packages)));
     }
     run.console
-        .say(format_args!("apt-get install {}", packages.join(" ")));
+        .print(format_args!("apt-get install {}", packages.join(" ")));
     let mut update = apt();
     run.check(update.arg("update"))?;
     let mut install = apt();

@@ -74,7 +74,7 @@ impl Progress<'_> {
     fn run_step(&self, step: &Step, needs: &[&'static str], console: &Console) {
         self.wait_for(needs, console);
         if !self.shared.interrupt.requested() {
-            console.say(format_args!("\n=== {}: {}", step.name, step.about));
+            console.print(format_args!("\n=== {}: {}", step.name, step.about));
             let watch = Stopwatch::start();
             let group = self.shared.group_of(step.name).map(RemovedGroup);
             let run = Run::new(self.shared, console.clone(), group.as_ref().map(|group| &group.0));

@@ -194,9 +194,9 @@ impl<'run> Run<'run> {
     }
 
     /// Runs a command and hears its stdout line by line.
-    fn hear_stdout(&self, command: &mut Command, hear: impl FnMut(&str)) -> anyhow::Result<ExitStatus> {
+    fn read_stdout(&self, command: &mut Command, hear: impl FnMut(&str)) -> anyhow::Result<ExitStatus> {
         self.interrupt
-            .hear_stdout(&self.console, self.group, command, hear)
+            .read_stdout(&self.console, self.group, command, hear)
     }
 
     /// Runs a command and returns all that it printed.

@@ -158,7 +158,7 @@ impl Interrupt {
 
 impl Interrupt {
     /// Runs a command whose stdout is for us, line by line, and whose stderr is for the console.
-    pub(super) fn hear_stdout(
+    pub(super) fn read_stdout(
         &self,
         console: &Console,
         control: Option<&Cgroup>,
@@ -196,7 +196,7 @@ fn repeat(stream: impl Read + Send + 'static, heard: Arc<Mutex<String>>, console
         while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             let text = String::from_utf8_lossy(&line);
             let text = text.trim_end_matches('\n');
-            console.say(format_args!("{text}"));
+            console.print(format_args!("{text}"));
             let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
             heard.push_str(text);
             heard.push('\n');

@@ -294,11 +294,11 @@ pub(super) fn prepare(run: &Run<'_>) -> (Interpreters, Outcome) {
         match client.interpreter(&installer) {
             Ok(python) => {
                 run.console
-                    .say(format_args!("Python: {requirement} ({})", client.variable));
+                    .print(format_args!("Python: {requirement} ({})", client.variable));
                 interpreters.push((client.variable, python));
             }
             Err(error) => {
-                run.console.say(format_args!("{requirement}: {error:#}"));
+                run.console.print(format_args!("{requirement}: {error:#}"));
                 missing.push(requirement);
             }
         }
@@ -309,7 +309,7 @@ pub(super) fn prepare(run: &Run<'_>) -> (Interpreters, Outcome) {
 /// Makes the environment of the trainers.
 pub(super) fn prepare_trainers(run: &Run<'_>) -> anyhow::Result<Interpreters> {
     let python = TRAINERS.interpreter(&installer()?, run.workspace.root())?;
-    run.console.say(format_args!(
+    run.console.print(format_args!(
         "Python: PyTorch, transformers, lightning ({})",
         TRAINERS.variable
     ));

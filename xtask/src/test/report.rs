@@ -118,7 +118,7 @@ pub(super) struct Report {
 impl Report {
     /// Takes a step's outcome and prints it.
     pub(super) fn add(&mut self, console: &Console, step: &'static str, cost: Cost, outcome: Outcome) {
-        console.say(format_args!("--- {step}: {outcome} ({})", Time(cost.wall)));
+        console.print(format_args!("--- {step}: {outcome} ({})", Time(cost.wall)));
         self.steps.push((step, cost, outcome));
     }
 

@@ -39,12 +39,12 @@ impl Services {
     ) -> (Self, Outcome) {
         let mut missing = Vec::new();
         let mut note = |what: &'static str, error: anyhow::Error| {
-            console.say(format_args!("{what}: {error:#}"));
+            console.print(format_args!("{what}: {error:#}"));
             missing.push(what);
         };
         for folder in [std::env::temp_dir().as_path(), Path::new("/var/lib")] {
             match check_room(folder) {
-                Ok(free) => console.say(format_args!(
+                Ok(free) => console.print(format_args!(
                     "Disk: {free} GiB are free below {}",
                     folder.display()
                 )),
@@ -52,13 +52,13 @@ impl Services {
             }
         }
         let postgres = Postgres::start()
-            .inspect(|_| console.say(format_args!("PostgreSQL: a cluster for this run ({POSTGRES})")))
+            .inspect(|_| console.print(format_args!("PostgreSQL: a cluster for this run ({POSTGRES})")))
             .map_err(|error| note("PostgreSQL", error))
             .ok();
         if let (Some(control), Some(postgres)) = (control, &postgres)
             && let Err(error) = control.adopt(postgres.process())
         {
-            console.say(format_args!("PostgreSQL's time is not measured: {error:#}"));
+            console.print(format_args!("PostgreSQL's time is not measured: {error:#}"));
         }
         let engine = match bounded {
             Some(bounded) => TestEngine::start_below(bounded, SLOW_MILLICORES),
@@ -66,7 +66,7 @@ impl Services {
         };
         let engine = engine.map_err(|error| note("Docker", error)).ok();
         if let Some(engine) = &engine {
-            console.say(format_args!(
+            console.print(format_args!(
                 "Docker: {}",
                 if engine.started() {
                     "started dockerd for this run"

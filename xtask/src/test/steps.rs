@@ -227,7 +227,7 @@ fn nextest(run: &Run<'_>) -> anyhow::Result<Outcome> {
         && counts.skipped > 0
     {
         for reason in tidy::ignored_tests(run.workspace)? {
-            run.console.say(format_args!("skipped: {reason}"));
+            run.console.print(format_args!("skipped: {reason}"));
         }
     }
     Ok(outcome)
@@ -250,7 +250,7 @@ pub(super) fn llm_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let ignored = if peers || std::env::var_os(LLM_PEERS).is_some() {
         Ignored::Run
     } else {
-        run.console.say(format_args!(
+        run.console.print(format_args!(
             "skipped: the tests against OpenAI's client and llama.cpp, {LLM_PEERS} is not set"
         ));
         Ignored::StayIgnored

@@ -4,12 +4,12 @@
 //! branch. Spans wait in a bounded queue: a collector that is slow or away costs spans, never a job.
 
 mod exporter;
-mod job_way;
+mod job_timeline;
 mod span_data;
 mod span_queue;
 mod stage_span;
 
 pub use exporter::{ExportError, start};
-pub use job_way::{order_stages, trace_of};
+pub use job_timeline::{order_stages, trace_of};
 pub use span_queue::{SpanBatch, export, is_on};
 pub use stage_span::{StageSpan, facilitator_stages, is_root, spans_of};

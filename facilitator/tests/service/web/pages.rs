@@ -405,7 +405,7 @@ async fn a_chat_goes_to_the_gateway_and_to_no_other_site() {
     let (gateway, url) = Gateway::open().await;
     let mut validator = Validator::connect(&facilitator, "Validator").await;
     let user = User::login(&facilitator, "User").await;
-    validator.say(&notice(&url)).await;
+    validator.send_message(&notice(&url)).await;
     announced(&user).await;
     let mut browser = Browser::signed_in(&facilitator, &user).await;
     let page = browser.page("/chat").await;

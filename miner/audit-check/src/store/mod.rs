@@ -12,7 +12,7 @@ use sqlx::AnyPool;
 
 pub use findings::ListedFinding;
 pub use log::LogCount;
-pub use verdicts::ToldVerdict;
+pub use verdicts::NotifiedVerdict;
 
 /// Rows of a list.
 const MAX_LISTED: i64 = 200;

@@ -17,7 +17,7 @@ const MAX_BODIES: i64 = 8;
 
 /// A verdict as the miner keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ToldVerdict {
+pub struct NotifiedVerdict {
     /// The validator that states it.
     pub validator: ValidatorKey,
     /// The digest of the bundle.
@@ -106,7 +106,7 @@ impl AuditCheckStore {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn verdicts(&self) -> Result<Vec<ToldVerdict>> {
+    pub async fn verdicts(&self) -> Result<Vec<NotifiedVerdict>> {
         let rows = sqlx::query(
             "SELECT validator, bundle, verdict, model, quality, since, opinion, words, genesis, netuid, appealed_at, \
              answer, CAST(CASE WHEN body IS NULL THEN 0 ELSE 1 END AS BIGINT) AS has_bundle \
@@ -196,12 +196,12 @@ impl AuditCheckStore {
     }
 }
 
-fn verdict_from(row: &AnyRow) -> Result<ToldVerdict> {
+fn verdict_from(row: &AnyRow) -> Result<NotifiedVerdict> {
     let genesis: Option<String> = read_column(row, "genesis")?;
     let netuid: Option<i64> = read_column(row, "netuid")?;
     let genesis = genesis.and_then(|genesis| genesis.parse().ok());
     let netuid = netuid.and_then(|netuid| u16::try_from(netuid).ok());
-    Ok(ToldVerdict {
+    Ok(NotifiedVerdict {
         validator: parse_column(row, "validator")?,
         bundle: parse_column(row, "bundle")?,
         verdict: read_column(row, "verdict")?,

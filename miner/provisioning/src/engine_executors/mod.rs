@@ -111,7 +111,7 @@ impl<E: ExecutorEngine> EngineExecutors<E> {
                 }
                 Err(error) => {
                     failures = failures.saturating_add(1);
-                    self.say_failure("the engine's executors cannot be surveyed", failures, &error);
+                    self.log_failure("the engine's executors cannot be surveyed", failures, &error);
                     if failures >= FAULT_AFTER {
                         let fault = Some(error.to_string());
                         self.shared.latest.send_modify(|latest| latest.fault = fault);
@@ -127,7 +127,7 @@ impl<E: ExecutorEngine> EngineExecutors<E> {
         }
     }
 
-    fn say_failure(&self, what: &str, failures: u32, error: &EngineError) {
+    fn log_failure(&self, what: &str, failures: u32, error: &EngineError) {
         let engine = self.shared.engine.kind();
         if failures < ALARM_AFTER {
             tracing::warn!(engine, failures, %error, "{what}; trying again");
@@ -169,7 +169,7 @@ impl<E: ExecutorEngine> EngineExecutors<E> {
                 Err(error @ EngineError::Refused(_)) => return Err(ManagerError::Engine(error)),
                 Err(error @ EngineError::Unreachable(_)) => {
                     failures = failures.saturating_add(1);
-                    self.say_failure("an executor cannot be started", failures, &error);
+                    self.log_failure("an executor cannot be started", failures, &error);
                     order.tell(error.to_string());
                     let pause = self.shared.clock.sleep(RETRY.delay(failures, random_jitter()));
                     if stop.run_until_cancelled(pause).await.is_none() {
@@ -235,7 +235,7 @@ impl<E: ExecutorEngine> EngineExecutors<E> {
         let mut failures = 0_u32;
         while let Err(error) = self.shared.engine.delete(attempt).await {
             failures = failures.saturating_add(1);
-            self.say_failure("an executor cannot be taken away", failures, &error);
+            self.log_failure("an executor cannot be taken away", failures, &error);
             self.shared
                 .clock
                 .sleep(RETRY.delay(failures, random_jitter()))

@@ -65,7 +65,7 @@ impl Lease {
             self.job = None;
             self.restored = None;
             self.enter(LeaseState::Running(LeaseStage::Fetching), until);
-            return Ok(vec![self.tell_ready()]);
+            return Ok(vec![self.report_ready()]);
         }
         match self.state {
             LeaseState::Preparing => self.await_payload(now),
@@ -100,7 +100,7 @@ impl Lease {
     pub(super) fn await_payload(&mut self, now: Timestamp) -> Step {
         self.offer = None;
         self.enter(LeaseState::WaitingForPayload, now.plus(self.patience.payload));
-        let mut effects = vec![self.tell_ready()];
+        let mut effects = vec![self.report_ready()];
         self.restored = None;
         if let Some(job) = self.job.take() {
             // It came from a validator that was notified of the executor by an earlier process of this miner.
@@ -109,7 +109,7 @@ impl Lease {
         Ok(effects)
     }
 
-    pub(super) fn tell_ready(&mut self) -> Effect {
+    pub(super) fn report_ready(&mut self) -> Effect {
         let ready = ExecutorReady {
             job_uuid: self.attempt(),
             executor_token: None,

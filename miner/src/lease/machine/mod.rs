@@ -80,7 +80,7 @@ pub struct Lease {
     lend: Option<Duration>,
     /// When its program is asked to save its state and to leave; `None` if it never is, or was asked.
     drain_at: Option<Timestamp>,
-    specs_told: bool,
+    specs_reported: bool,
     /// The times of its stages; `None` if its validator does not want them.
     trace: Option<LeaseTrace>,
     history: Vec<MinerToValidator>,
@@ -133,7 +133,7 @@ impl Lease {
             job_time: patience.job_limit(&offer).saturating_add(patience.margin),
             lend: patience.lend_of(&offer),
             drain_at: None,
-            specs_told: false,
+            specs_reported: false,
             trace,
             history: vec![MinerToValidator::V0AcceptJobRequest(AttemptNotice {
                 job_uuid: token.attempt(),
@@ -391,9 +391,9 @@ impl Lease {
             | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_)
-                if !self.specs_told =>
+                if !self.specs_reported =>
             {
-                self.specs_told = true;
+                self.specs_reported = true;
                 Ok(vec![self.tell(MinerToValidator::V0MachineSpecsRequest(specs))])
             }
             // Repeated.

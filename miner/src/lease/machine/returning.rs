@@ -51,7 +51,7 @@ impl Lease {
             job_time: Duration::from_millis(snapshot.job_ms),
             lend: snapshot.lend_ms.map(Duration::from_millis),
             drain_at: None,
-            specs_told: false,
+            specs_reported: false,
             trace: snapshot.traced.map(|kept| LeaseTrace::restored(kept, now)),
             history: vec![MinerToValidator::V0AcceptJobRequest(AttemptNotice {
                 job_uuid: snapshot.token.attempt(),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use muster_audit::Verdict;
-use muster_audit_check::store::{ListedFinding, LogCount, ToldVerdict};
+use muster_audit_check::store::{ListedFinding, LogCount, NotifiedVerdict};
 use muster_audit_check::{AppealError, AuditCheckStore, appeal};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletPath, load_hotkey};
@@ -153,7 +153,7 @@ impl MinerAppeal {
     }
 }
 
-fn describe(logs: &[LogCount], verdicts: &[ToldVerdict], findings: &[ListedFinding]) -> String {
+fn describe(logs: &[LogCount], verdicts: &[NotifiedVerdict], findings: &[ListedFinding]) -> String {
     let mut text = String::new();
     let mut line = |words: String| {
         text.push_str(&words);
@@ -196,7 +196,7 @@ fn describe(logs: &[LogCount], verdicts: &[ToldVerdict], findings: &[ListedFindi
 }
 
 /// The advice to an operator about an accusation.
-fn advice(verdict: &ToldVerdict) -> String {
+fn advice(verdict: &NotifiedVerdict) -> String {
     let appeal = format!("`muster miner appeal {}`", verdict.bundle);
     match verdict.opinion.as_str() {
         "agrees" => format!("compare the engine with the whitelisted image; if it is the one, {appeal}"),
@@ -228,8 +228,8 @@ mod tests {
 
     use super::*;
 
-    fn verdict(name: &str, opinion: &str) -> ToldVerdict {
-        ToldVerdict {
+    fn verdict(name: &str, opinion: &str) -> NotifiedVerdict {
+        NotifiedVerdict {
             validator: ValidatorKey(Hotkey::from_bytes([1; 32])),
             bundle: Digest::of(b"bundle"),
             verdict: name.to_owned(),
@@ -256,12 +256,12 @@ mod tests {
         assert!(too_long.contains("muster audit explain sha256:"), "{too_long}");
         let lifted = describe(&[], &[verdict("consistent", "agrees")], &[]);
         assert!(!lifted.contains("to do"), "{lifted}");
-        let appealed = ToldVerdict {
+        let appealed = NotifiedVerdict {
             appealed_at: Some(Timestamp::from_secs(2_000)),
             ..verdict("convicted", "agrees")
         };
         assert!(describe(&[], std::slice::from_ref(&appealed), &[]).contains("waits for the validator"));
-        let answered = ToldVerdict {
+        let answered = NotifiedVerdict {
             answer: Some("fresh answers are audited".to_owned()),
             ..appealed
         };

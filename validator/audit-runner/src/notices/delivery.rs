@@ -116,7 +116,7 @@ async fn deliver_due(state: &Arc<RunnerState>, conversations: &Conversations) ->
     if state.outcomes_due.swap(false, Ordering::SeqCst) {
         state.store.make_outcome_notices(now).await?;
     }
-    let accused = tell_verdicts(state, now).await?;
+    let accused = send_verdicts(state, now).await?;
     let endpoints = endpoints(state);
     let reachable: BTreeSet<MinerKey> = {
         let pauses = conversations.pauses.lock();
@@ -180,7 +180,7 @@ fn endpoints(state: &RunnerState) -> BTreeMap<MinerKey, MinerEndpoint> {
 
 /// Puts the verdicts of a week into the outbox: accusations, and those that lift one. Returns the miners that are
 /// accused now.
-async fn tell_verdicts(state: &RunnerState, now: Timestamp) -> Result<BTreeSet<MinerKey>, StoreError> {
+async fn send_verdicts(state: &RunnerState, now: Timestamp) -> Result<BTreeSet<MinerKey>, StoreError> {
     let oldest = now.minus(crate::store::notices::OTHERS_OFFERED);
     let mut accused_before = BTreeSet::new();
     let mut told = Vec::new();
@@ -259,21 +259,21 @@ async fn talk(
     };
     for subject in subjects {
         for notice in notices_of(state, &miner, subject).await? {
-            talk.say(notice).await?;
+            talk.send_notice(notice).await?;
         }
         state
             .store
             .note_delivered(&miner, subject, state.clock.now())
             .await?;
     }
-    talk.say(AuditNotice::Done).await?;
+    talk.send_notice(AuditNotice::Done).await?;
     talk.conversation.close().await;
     Ok(())
 }
 
 impl Talk<'_> {
     /// Sends a notice and answers the miner's questions until the miner has taken it.
-    async fn say(&mut self, notice: AuditNotice) -> Result<(), TalkFailure> {
+    async fn send_notice(&mut self, notice: AuditNotice) -> Result<(), TalkFailure> {
         self.number = self.number.saturating_add(1);
         self.send(notice).await?;
         loop {

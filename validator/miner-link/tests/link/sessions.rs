@@ -72,7 +72,7 @@ impl Miner {
     /// The next connection, greeted.
     async fn accept(&mut self) -> Socket {
         let mut socket = within("a connection", self.sockets.recv()).await.unwrap();
-        let first = hear(&mut socket).await;
+        let first = receive(&mut socket).await;
         assert!(
             matches!(first, ValidatorToMiner::ValidatorAuthForMiner(_)),
             "{first:?}"
@@ -85,12 +85,12 @@ impl Miner {
     }
 }
 
-async fn hear(socket: &mut Socket) -> ValidatorToMiner {
+async fn receive(socket: &mut Socket) -> ValidatorToMiner {
     let frame = within("a frame", socket.recv()).await.unwrap().unwrap();
     decode_from_validator(&frame).unwrap().message
 }
 
-async fn say(socket: &mut Socket, message: MinerToValidator) {
+async fn send_message(socket: &mut Socket, message: MinerToValidator) {
     socket.send(encode(&message)).await.unwrap();
 }
 
@@ -214,7 +214,7 @@ async fn attempts_of_a_muster_miner_share_a_session_and_each_hears_its_own() {
         private_images: None,
     });
     for said in [manifest.clone(), accepted(2), accepted(1), accepted(3)] {
-        say(&mut socket, said).await;
+        send_message(&mut socket, said).await;
     }
     assert_eq!(message(&mut one).await, accepted(1));
     assert_eq!(message(&mut two).await, accepted(2));
@@ -256,9 +256,9 @@ async fn attempts_of_any_other_miner_have_a_connection_each() {
     let (socket, ()) = tokio::join!(miner.accept(), up(&mut three));
     sockets.push_back(socket);
     for (socket, n) in sockets.iter_mut().zip(1..) {
-        say(socket, accepted(n)).await;
+        send_message(socket, accepted(n)).await;
         // About another attempt: its own channel is another.
-        say(socket, accepted(9)).await;
+        send_message(socket, accepted(9)).await;
     }
     let mut heard = Vec::new();
     for channel in [&mut one, &mut two, &mut three] {
@@ -285,8 +285,8 @@ async fn messages_that_come_before_an_attempt_asks_are_kept_for_it() {
     );
     early.dial();
     let mut socket = miner.accept().await;
-    say(&mut socket, accepted(2)).await;
-    say(&mut socket, accepted(1)).await;
+    send_message(&mut socket, accepted(2)).await;
+    send_message(&mut socket, accepted(1)).await;
     up(&mut early).await;
     assert_eq!(message(&mut early).await, accepted(1));
     up(&mut late).await;
@@ -315,7 +315,7 @@ async fn a_lost_session_is_made_once_for_all_who_ask_again() {
     };
     up(&mut one).await;
     up(&mut two).await;
-    say(&mut socket, accepted(2)).await;
+    send_message(&mut socket, accepted(2)).await;
     assert_eq!(message(&mut two).await, accepted(2));
     miner.nobody_else_dials();
 }
@@ -345,7 +345,7 @@ async fn an_attempt_that_does_not_listen_holds_nobody_up() {
     let (mut miner, mut validator) = (Miner::open(true).await, Validator::new(LINGER));
     let (slow, mut quick, mut socket) = pair(&validator, &mut miner).await;
     for _ in 0..3 {
-        say(&mut socket, finished(1, 1 << 20)).await;
+        send_message(&mut socket, finished(1, 1 << 20)).await;
     }
     let progress = |done| {
         let of = ProgressOf::Execution;
@@ -358,9 +358,9 @@ async fn an_attempt_that_does_not_listen_holds_nobody_up() {
         })
     };
     for done in 0..100 {
-        say(&mut socket, progress(done)).await;
+        send_message(&mut socket, progress(done)).await;
     }
-    say(&mut socket, accepted(2)).await;
+    send_message(&mut socket, accepted(2)).await;
     assert_eq!(message(&mut quick).await, accepted(2));
     let missed = within("a missed message", validator.unmatched.recv())
         .await
@@ -394,11 +394,11 @@ async fn a_complaint_is_heard_by_whom_it_names_or_by_all() {
     let (mut miner, mut validator) = (Miner::open(true).await, Validator::new(LINGER));
     let (mut one, mut two, mut socket) = pair(&validator, &mut miner).await;
     let to_two = complaint("refused", Some(attempt(2)));
-    say(&mut socket, to_two.clone()).await;
-    say(&mut socket, complaint("unknown job_uuid", Some(attempt(3)))).await;
+    send_message(&mut socket, to_two.clone()).await;
+    send_message(&mut socket, complaint("unknown job_uuid", Some(attempt(3)))).await;
     // Only the field names an attempt: a uuid in the text does not.
     let to_all = complaint(&format!("Unknown validator, see {}", attempt(2)), None);
-    say(&mut socket, to_all.clone()).await;
+    send_message(&mut socket, to_all.clone()).await;
     assert_eq!(message(&mut one).await, to_all);
     assert_eq!(message(&mut two).await, to_two);
     assert_eq!(message(&mut two).await, to_all);

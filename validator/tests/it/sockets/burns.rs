@@ -70,7 +70,7 @@ async fn work_counts_if_the_validators_keys_have_burned_for_it_within_the_cycle(
     ] {
         let mut miner = Miner::open("//Miner").await;
         let mut world = worked(&mut miner).await;
-        world.chain.tell_transfers(Some(transfers));
+        world.chain.report_transfers(Some(transfers));
         world.chain.seal_to(16);
         let (cycle, snapshot) = scored(&world).await;
         let own = snapshot.burned.get(&muster_protocol::ValidatorKey(me)).copied();
@@ -88,7 +88,7 @@ async fn work_counts_if_the_validators_keys_have_burned_for_it_within_the_cycle(
 async fn a_cycle_whose_blocks_cannot_be_read_waits_for_them() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = worked(&mut miner).await;
-    world.chain.tell_transfers(None);
+    world.chain.report_transfers(None);
     world.chain.seal_to(16);
     world.seen(16).await;
     world.chain.seal_to(17);
@@ -101,7 +101,7 @@ async fn a_cycle_whose_blocks_cannot_be_read_waits_for_them() {
     assert!(world.chain.weights().is_empty());
     world
         .chain
-        .tell_transfers(Some(vec![transfer(4, key("//Validator"), 45)]));
+        .report_transfers(Some(vec![transfer(4, key("//Validator"), 45)]));
     world.chain.seal_to(18);
     let (cycle, _) = scored(&world).await;
     assert_eq!(cycle["scores"][0]["micros"], 9_000_000, "{cycle}");

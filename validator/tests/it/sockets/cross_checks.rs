@@ -227,7 +227,7 @@ async fn a_run_goes_on_after_the_validator_was_killed_and_is_told_to_the_next_fa
     // The run that was under way is called off, and the job runs anew.
     let mut session = trusted.accept().await;
     let offer = loop {
-        match session.hear().await {
+        match session.next_message().await {
             Some(ValidatorToMiner::V0InitialJobRequest(offer)) if offer.job_uuid != first.job_uuid => {
                 break offer;
             }

@@ -74,7 +74,7 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
             panic!("a whitelist was due")
         };
         assert_eq!(told.images, listed);
-        match session.hear().await {
+        match session.next_message().await {
             Some(ValidatorToMiner::V0InitialJobRequest(offer)) => {
                 session.take_up(&offer).await;
                 break (session, offer);
@@ -117,7 +117,7 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
 async fn next_offer(miner: &mut Miner) -> (Session, InitialJobRequest) {
     loop {
         let mut session = miner.accept().await;
-        while let Some(message) = session.hear().await {
+        while let Some(message) = session.next_message().await {
             if let ValidatorToMiner::V0InitialJobRequest(offer) = message {
                 session.take_up(&offer).await;
                 return (session, *offer);

@@ -35,11 +35,11 @@ impl ObservedJob {
             let message = {
                 let mut miners = pin!(async {
                     match session {
-                        Some(session) => session.hear().await,
+                        Some(session) => session.next_message().await,
                         None => {
                             let mut greeted = miner.accept().await;
                             greeted.remind(memory).await;
-                            session.insert(greeted).hear().await
+                            session.insert(greeted).next_message().await
                         }
                     }
                 });
@@ -47,7 +47,7 @@ impl ObservedJob {
                 loop {
                     tokio::select! {
                         biased;
-                        update = facilitator.hear() => {
+                        update = facilitator.next_message() => {
                             self.told(update.expect("the validator is there"), facilitator).await;
                             if self.end.is_some() || self.frames >= frames {
                                 return;

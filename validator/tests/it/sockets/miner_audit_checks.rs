@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_audit_check::appeal;
-use muster_audit_check::store::ToldVerdict;
+use muster_audit_check::store::NotifiedVerdict;
 use muster_identity::Keypair;
 use muster_protocol::wire::audits::{AuditMessage, AuditNotice, HeaderNotice};
 use muster_protocol::{MinerKey, Timestamp};
@@ -86,7 +86,7 @@ async fn draw(audited: &Audited, bucket: u64, answers: u64) {
 }
 
 /// The newest verdict that the audit check received.
-async fn told(audit_check: &TestAuditCheck, verdict: &str) -> Option<ToldVerdict> {
+async fn told(audit_check: &TestAuditCheck, verdict: &str) -> Option<NotifiedVerdict> {
     let verdicts = audit_check.audit_check.store().verdicts().await.unwrap();
     verdicts.into_iter().find(|told| told.verdict == verdict)
 }

@@ -142,7 +142,8 @@ async fn an_end_that_was_acknowledged_is_told_again_with_the_result() {
     world.facilitator.submit(&another).await;
     let offer = loop {
         // A connection that was dialled before the job turned out to be repeated is closed unused.
-        if let Some(ValidatorToMiner::V0InitialJobRequest(offer)) = miner.accept().await.hear().await {
+        if let Some(ValidatorToMiner::V0InitialJobRequest(offer)) = miner.accept().await.next_message().await
+        {
             break offer;
         }
     };

@@ -17,7 +17,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::rt::{Read, ReadBuf, Write};
 
-use super::head::{says_close, write_header};
+use super::head::{asks_to_close, write_header};
 use super::stall::StallTimeout;
 
 /// Data that is ready is collected up to about this many bytes before it is written.
@@ -34,7 +34,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// again.
 pub fn keep_alive<B>(request: &Request<B>) -> Option<bool> {
     let is_eligible = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
-    is_eligible.then(|| !says_close(request.headers()))
+    is_eligible.then(|| !asks_to_close(request.headers()))
 }
 
 /// Whether a response has a body of unknown length.

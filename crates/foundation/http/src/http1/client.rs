@@ -158,7 +158,7 @@ mod tests {
         ) -> (Result<Response<ResponseBody>, SendError<()>>, DuplexStream) {
             tokio::join!(self.ask(), async {
                 let mut far = self.far().await;
-                hear(&mut far).await;
+                receive(&mut far).await;
                 far.write_all(text.as_bytes()).await.unwrap();
                 far
             })
@@ -166,7 +166,7 @@ mod tests {
     }
 
     /// Reads one request, whose body is `ask`.
-    async fn hear(far: &mut DuplexStream) {
+    async fn receive(far: &mut DuplexStream) {
         let mut heard = Vec::new();
         while !heard.ends_with(b"ask") {
             let mut part = [0; 100];
@@ -220,7 +220,7 @@ mod tests {
             assert_eq!(rig.idle(), kept, "{text}");
             if kept == 1 {
                 let (again, ()) = tokio::join!(rig.ask(), async {
-                    hear(&mut far).await;
+                    receive(&mut far).await;
                     far.write_all(text.as_bytes()).await.unwrap();
                 });
                 assert!(again.is_ok());

@@ -88,7 +88,7 @@ pub(super) fn read_head(
     let status = status.ok_or(MalformedResponse::Head)?;
     let mut headers = to_header_map(parsed.headers)?;
     let is_http11 = parsed.version == Some(1);
-    let mut keep_alive = is_http11 && !says_close(&headers);
+    let mut keep_alive = is_http11 && !asks_to_close(&headers);
     let bodiless = status.is_informational()
         || status == StatusCode::NO_CONTENT
         || status == StatusCode::NOT_MODIFIED
@@ -121,7 +121,7 @@ pub(super) fn read_head(
 }
 
 /// Whether the sender of these headers closes the connection after the message.
-pub(super) fn says_close(headers: &HeaderMap) -> bool {
+pub(super) fn asks_to_close(headers: &HeaderMap) -> bool {
     headers
         .get_all(CONNECTION)
         .iter()

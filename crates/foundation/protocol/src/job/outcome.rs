@@ -230,7 +230,7 @@ fn fetch_failure(details: &HordeFailureDetails) -> Option<ImageFetchFailure> {
     let counts = match details.reported_by {
         ParticipantType::Validator => true,
         ParticipantType::Executor | ParticipantType::Miner | ParticipantType::Unknown => {
-            says_nothing(details.reason)
+            names_no_party(details.reason)
         }
         ParticipantType::Facilitator | ParticipantType::Sdk => false,
     };
@@ -256,7 +256,7 @@ fn fetch_failure(details: &HordeFailureDetails) -> Option<ImageFetchFailure> {
 fn claimed_fault(details: &HordeFailureDetails) -> Option<Fault> {
     let heard = match details.reported_by {
         ParticipantType::Executor | ParticipantType::Miner | ParticipantType::Unknown => {
-            says_nothing(details.reason)
+            names_no_party(details.reason)
         }
         ParticipantType::Validator | ParticipantType::Facilitator | ParticipantType::Sdk => false,
     };
@@ -274,7 +274,7 @@ fn claimed_fault(details: &HordeFailureDetails) -> Option<Fault> {
 }
 
 /// Whether the reason leaves open what went wrong.
-fn says_nothing(reason: HordeFailureReason) -> bool {
+fn names_no_party(reason: HordeFailureReason) -> bool {
     match reason {
         HordeFailureReason::Unknown
         | HordeFailureReason::GenericError

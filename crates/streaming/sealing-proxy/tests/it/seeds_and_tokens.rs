@@ -46,7 +46,7 @@ fn facts() -> TokenFacts {
 }
 
 /// The value of the header with the engine's seed, in the engine's last request.
-fn told_seed(engine: &Engine) -> Option<String> {
+fn sent_seed(engine: &Engine) -> Option<String> {
     let heard = engine.heard();
     let head = heard.last().unwrap().split_once("\r\n\r\n").unwrap().0.to_owned();
     let prefix = format!("{SEED}: ");
@@ -70,10 +70,10 @@ async fn the_engine_is_told_the_seed_that_follows_from_both_nonces_and_the_reque
         .header(GATEWAY_NONCE, &gateway);
     rig.ask(request, ASKING).await;
     let seed = answer_seed(Some(&nonces().0), &Digest::of(ASKING.as_bytes()), &nonces().1);
-    assert_eq!(told_seed(&engine), Some(RequestNonce::from_bytes(seed).hex()));
+    assert_eq!(sent_seed(&engine), Some(RequestNonce::from_bytes(seed).hex()));
     rig.ask(post().header(GATEWAY_NONCE, &gateway), "{}").await;
     let seed = answer_seed(None, &Digest::of(b"{}"), &nonces().1);
-    assert_eq!(told_seed(&engine), Some(RequestNonce::from_bytes(seed).hex()));
+    assert_eq!(sent_seed(&engine), Some(RequestNonce::from_bytes(seed).hex()));
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn without_the_gateways_nonce_there_is_no_seed_and_a_clients_own_header_is
         .header(CLIENT_NONCE, "ab".repeat(32))
         .header(SEED, "ef".repeat(32));
     rig.ask(request, "{}").await;
-    assert_eq!(told_seed(&engine), None);
+    assert_eq!(sent_seed(&engine), None);
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ impl TestAuditCheck {
     }
 
     /// Receives a message, after the executors have reported what they signed.
-    pub(crate) async fn hear(
+    pub(crate) async fn take_message(
         &self,
         audits: &mut AuditCheckConversation,
         mut message: AuditMessage,
@@ -70,7 +70,7 @@ impl TestAuditCheck {
         if let Some(tampering) = &mut *self.tampering.lock().unwrap() {
             tampering(&mut message);
         }
-        audits.hear(message).await.unwrap()
+        audits.take_message(message).await.unwrap()
     }
 }
 

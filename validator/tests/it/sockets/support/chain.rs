@@ -209,7 +209,7 @@ impl TestChain {
     }
 
     /// Serves these transfers from now on, or none with an error.
-    pub(crate) fn tell_transfers(&self, transfers: Option<Vec<(BlockNumber, AccountTransfer)>>) {
+    pub(crate) fn report_transfers(&self, transfers: Option<Vec<(BlockNumber, AccountTransfer)>>) {
         self.rules().transfers = transfers;
     }
 

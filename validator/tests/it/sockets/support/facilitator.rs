@@ -68,7 +68,7 @@ impl Facilitator {
             let (path, socket) = self.server.next().await;
             assert_eq!(path, "/ws/v0/");
             self.socket = Some(socket);
-            match self.hear().await {
+            match self.next_message().await {
                 Some(ToFacilitator::V0AuthenticationRequest(auth)) => break auth,
                 Some(other) => panic!("the first frame is a greeting, not {other:?}"),
                 // The validator was killed between dialling and greeting.
@@ -104,11 +104,11 @@ impl Facilitator {
     }
 
     pub(crate) async fn receive(&mut self) -> ToFacilitator {
-        self.hear().await.expect("not closed")
+        self.next_message().await.expect("not closed")
     }
 
     /// The next message; `None` if the validator is gone, politely or not.
-    pub(crate) async fn hear(&mut self) -> Option<ToFacilitator> {
+    pub(crate) async fn next_message(&mut self) -> Option<ToFacilitator> {
         let socket = self.socket.as_mut().expect("connected");
         let frame = within("a frame for the facilitator", socket.recv())
             .await

@@ -236,7 +236,10 @@ impl Fleet {
                     let (Some(audit_check), Some(audits)) = (&audit_check, &mut audits) else {
                         continue;
                     };
-                    for reply in audit_check.hear(audits, *message, self.signed_proofs()).await {
+                    for reply in audit_check
+                        .take_message(audits, *message, self.signed_proofs())
+                        .await
+                    {
                         session.send(MinerToValidator::MusterAuditReply(reply)).await;
                     }
                 }

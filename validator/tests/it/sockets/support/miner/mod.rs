@@ -113,7 +113,7 @@ impl Miner {
                 validator,
                 socket,
             };
-            match session.hear().await {
+            match session.next_message().await {
                 Some(ValidatorToMiner::ValidatorAuthForMiner(auth)) => break (session, validator, auth),
                 Some(other) => panic!("the first frame greets: {other:?}"),
                 // The validator was killed, or gave up, between dialling and greeting.
@@ -135,7 +135,7 @@ impl Miner {
 
 impl Session {
     pub(crate) async fn receive(&mut self) -> ValidatorToMiner {
-        self.hear().await.expect("not closed")
+        self.next_message().await.expect("not closed")
     }
 
     /// The next message however long it takes; `None` if the validator is gone.
@@ -156,7 +156,7 @@ impl Session {
     }
 
     /// The next message; `None` if the validator is gone, politely or not.
-    pub(crate) async fn hear(&mut self) -> Option<ValidatorToMiner> {
+    pub(crate) async fn next_message(&mut self) -> Option<ValidatorToMiner> {
         let frame = within("a frame for the miner", self.socket.recv()).await.ok()??;
         let signed = decode_from_validator(&frame).unwrap();
         let message = signed.message.clone();
