@@ -325,7 +325,7 @@ fn start_janitor(config: &Config, store: &Store, tasks: &Tasks, clock: &SharedCl
     let folders = vec![
         ("receipts_dir", config.receipts_dir.clone()),
         ("executor.provisioned", config.executor.provisioned.clone()),
-        ("standing.roll", config.standing.roll.clone()),
+        ("standing.roll", config.persistent.roll.clone()),
     ];
     let reporting = report_folders("miner", folders, pace.measure, Arc::clone(clock));
     let stop = tasks.token();
@@ -433,8 +433,8 @@ async fn start_fleet(
     tasks: &Tasks,
 ) -> Result<(), Error> {
     let (inbox, clock) = (context.inbox.clone(), Arc::clone(&context.clock));
-    if let Some(address) = config.standing.bind {
-        let roll = ExecutorRegistry::new(&config.standing.roll);
+    if let Some(address) = config.persistent.bind {
+        let roll = ExecutorRegistry::new(&config.persistent.roll);
         serve_persistent(address, roll, pool.clone(), Arc::clone(context), tasks).await?;
     }
     let publishing = fleet

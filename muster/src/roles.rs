@@ -75,7 +75,7 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     let Some(config) = configure::<muster_miner::Config>(&role.file)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let roll = ExecutorRegistry::new(&config.standing.roll);
+    let roll = ExecutorRegistry::new(&config.persistent.roll);
     if args.enroll {
         return invite(&args, &config, &roll, &clock);
     }
@@ -108,7 +108,7 @@ fn invite(
     roll: &ExecutorRegistry,
     clock: &SharedClock,
 ) -> Result<ExitCode> {
-    let Some(address) = config.standing.address() else {
+    let Some(address) = config.persistent.address() else {
         return Err(Failure::usage(
             "this miner takes no persistent executors: set standing.bind in its configuration",
         ));

@@ -103,8 +103,8 @@ async fn serve(folder: &Path) -> Result<()> {
     // Only Muster validators sign each message of a job.
     config.require_validator_signature = false;
     config.executor.count = 0;
-    config.standing.bind = Some(([127, 0, 0, 1], read_port(folder)?).into());
-    config.standing.roll = folder.join("standing");
+    config.persistent.bind = Some(([127, 0, 0, 1], read_port(folder)?).into());
+    config.persistent.roll = folder.join("standing");
     config.tls.certificate = folder.join("tls/port.pem");
     let tasks = Tasks::new();
     let clock: SharedClock = Arc::new(SystemClock::new());

@@ -54,7 +54,8 @@ pub struct Config {
     /// The shares of validators.
     pub shares: SharesConfig,
     /// The executors that stay connected.
-    pub standing: PersistentConfig,
+    #[serde(rename = "standing", alias = "persistent")]
+    pub persistent: PersistentConfig,
     /// The operator's pages.
     pub operator: OperatorConfig,
     /// TLS on the miner's port.
@@ -396,7 +397,7 @@ impl Default for Config {
             executor: ExecutorConfig::default(),
             fetch: FetchConfig::default(),
             shares: SharesConfig::default(),
-            standing: PersistentConfig::default(),
+            persistent: PersistentConfig::default(),
             operator: OperatorConfig::default(),
             tls: TlsConfig::default(),
             retention: MinerRetentionConfig::default(),
@@ -532,9 +533,9 @@ impl RoleConfig for Config {
         if self.chain.refresh_s == 0 {
             problems.push(Problem::at("chain.refresh_s", "must be at least 1"));
         }
-        problems.extend(self.executor.problems(self.standing.bind.is_some()));
-        if let Some(bind) = self.standing.bind
-            && self.standing.announce.is_empty()
+        problems.extend(self.executor.problems(self.persistent.bind.is_some()));
+        if let Some(bind) = self.persistent.bind
+            && self.persistent.announce.is_empty()
             && (bind.ip().is_unspecified() || bind.port() == 0)
         {
             let text = "must be set where standing.bind is for every address or any port";

@@ -35,8 +35,8 @@ struct Place {
 fn with_listener(address: SocketAddr) -> impl FnOnce(&mut Config) {
     move |config| {
         config.executor.count = 0;
-        config.standing.bind = Some(address);
-        config.standing.roll = config.receipts_dir.with_file_name("standing");
+        config.persistent.bind = Some(address);
+        config.persistent.roll = config.receipts_dir.with_file_name("standing");
     }
 }
 

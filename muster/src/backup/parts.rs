@@ -59,7 +59,7 @@ pub(super) fn of_miner(config: &muster_miner::Config) -> RoleParts {
         role: "miner",
         store: Some(config.store.clone()),
         folders: vec![
-            ("standing", config.standing.roll.clone()),
+            ("standing", config.persistent.roll.clone()),
             ("tls", config.tls.folder()),
             ("provisioned", config.executor.provisioned.clone()),
         ],

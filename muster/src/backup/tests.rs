@@ -290,7 +290,7 @@ fn miner_in(folder: &Path, wallet: &WalletPath) -> muster_miner::Config {
     };
     config.chain.url = String::new();
     config.executor.provisioned = folder.join("provisioned");
-    config.standing.roll = folder.join("standing");
+    config.persistent.roll = folder.join("standing");
     config.tls.certificate = folder.join("tls/port.pem");
     config
 }
@@ -305,7 +305,7 @@ async fn a_miner_and_an_executor_know_each_other_after_a_restoration() {
     );
     let wallet = wallet_in(old.path());
     let config = miner_in(old.path(), &wallet);
-    let roll = ExecutorRegistry::new(&config.standing.roll);
+    let roll = ExecutorRegistry::new(&config.persistent.roll);
     let identity = roll.identity().unwrap().fingerprint();
     let now = clock().now();
     let hour = Duration::from_secs(3_600);
@@ -331,7 +331,7 @@ async fn a_miner_and_an_executor_know_each_other_after_a_restoration() {
 
     let config = miner_in(new.path(), &wallet);
     restore_backup(&of_miner(&config), &to, &clock()).await.unwrap();
-    let roll = ExecutorRegistry::new(&config.standing.roll);
+    let roll = ExecutorRegistry::new(&config.persistent.roll);
     assert_eq!(
         roll.identity().unwrap().fingerprint(),
         identity,

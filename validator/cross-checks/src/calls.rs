@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::CrossChecks;
-use crate::evidence::ColdkeyStanding;
+use crate::evidence::ColdkeyTestResult;
 use crate::store::CheckView;
 
 /// Entries of the list if the request names no `limit`, and at most.
@@ -27,7 +27,7 @@ struct CrossChecksView {
     /// The share of completed deterministic jobs that runs again, in millionths.
     share_ppm: u32,
     /// The tests of the drawn jobs of the last thirty days, one of each coldkey.
-    coldkeys: Vec<ColdkeyStanding>,
+    coldkeys: Vec<ColdkeyTestResult>,
     /// The newest checks, newest first.
     checks: Vec<CheckView>,
     /// The number of refunded answers by the bundle that convicts their miner.
@@ -63,7 +63,7 @@ async fn view(checks: &CrossChecks, limit: u32) -> Result<CrossChecksView, Store
     let state = &checks.state;
     Ok(CrossChecksView {
         share_ppm: state.settings.share_ppm,
-        coldkeys: state.standings().await?,
+        coldkeys: state.test_results().await?,
         checks: state.store.list(limit).await?,
         refunded_answers: GatewayStore::new(state.store.pool.clone())
             .count_refunds()

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::draw::{draw_block, draw_job};
-use crate::evidence::{ColdkeyStanding, WINDOW_DAYS, add_quality, standings};
+use crate::evidence::{ColdkeyTestResult, WINDOW_DAYS, add_quality, test_results};
 use crate::refunds::reconcile_refunds;
 use crate::report_verdict::{verdict_of_answer, verdict_of_audit};
 use crate::rerun_job::rerun_job;
@@ -371,15 +371,15 @@ impl CheckerState {
     }
 
     /// The tests of the drawn jobs of the last days.
-    pub(crate) async fn standings(&self) -> Result<Vec<ColdkeyStanding>, StoreError> {
-        standings_at(&self.store, self.now()).await
+    pub(crate) async fn test_results(&self) -> Result<Vec<ColdkeyTestResult>, StoreError> {
+        test_results_at(&self.store, self.now()).await
     }
 }
 
 /// The tests of the drawn jobs of the days before `now`.
-async fn standings_at(store: &CheckStore, now: Timestamp) -> Result<Vec<ColdkeyStanding>, StoreError> {
+async fn test_results_at(store: &CheckStore, now: Timestamp) -> Result<Vec<ColdkeyTestResult>, StoreError> {
     let since = now.minus(Duration::from_secs(WINDOW_DAYS * 86_400));
-    Ok(standings(&store.evidence_since(since).await?))
+    Ok(test_results(&store.evidence_since(since).await?))
 }
 
 /// The quality factors of a cycle, together with those that follow from cross-checks.
@@ -392,11 +392,11 @@ pub async fn quality_factors(
     neurons: &[Neuron],
     now: Timestamp,
 ) -> Result<Vec<QualityFactor>, StoreError> {
-    let standings = standings_at(&CheckStore::new(store.pool()), now).await?;
+    let test_results = test_results_at(&CheckStore::new(store.pool()), now).await?;
     let owners = neurons
         .iter()
         .map(|neuron| (MinerKey(neuron.hotkey), neuron.coldkey));
-    Ok(add_quality(factors, &standings, &owners.collect()))
+    Ok(add_quality(factors, &test_results, &owners.collect()))
 }
 
 /// Whether a completed job may be run again because its user reported it, or why not.

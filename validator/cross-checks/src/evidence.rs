@@ -20,7 +20,7 @@ pub const HONEST_ONE_IN: u128 = 1_000;
 /// The jobs of one account at one coldkey within a day that count.
 pub const COUNTED_A_DAY: usize = 4;
 
-/// The days of checks that a standing rests on.
+/// The days of checks that a result rests on.
 pub const WINDOW_DAYS: u64 = 30;
 
 /// The quality of the miners of a coldkey after an alarm, in thousandths: that of a miner that discriminates.
@@ -43,7 +43,7 @@ pub struct CheckedJob {
 
 /// The test of the drawn jobs of a coldkey's miners.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ColdkeyStanding {
+pub struct ColdkeyTestResult {
     /// The coldkey whose miners ran the jobs.
     pub coldkey: Hotkey,
     /// Drawn jobs with a verdict that count.
@@ -59,33 +59,33 @@ pub struct ColdkeyStanding {
     pub quality_per_mille: u16,
 }
 
-/// The standings of all coldkeys of these jobs, which are in the order of their ends.
+/// The results of all coldkeys of these jobs, which are in the order of their ends.
 ///
 /// Of one account's jobs at a coldkey within a day (UTC) the first four count, and of those that differ only the first
 /// one at all: one user alone, who may have written a job that distinguishes machines, accuses nobody.
-pub fn standings(jobs: &[CheckedJob]) -> Vec<ColdkeyStanding> {
+pub fn test_results(jobs: &[CheckedJob]) -> Vec<ColdkeyTestResult> {
     let mut tests: BTreeMap<Hotkey, ColdkeyTest<'_>> = BTreeMap::new();
     for job in jobs {
         tests.entry(job.coldkey).or_default().observe(job);
     }
     tests
         .into_iter()
-        .map(|(coldkey, test)| test.standing(coldkey))
+        .map(|(coldkey, test)| test.result_of(coldkey))
         .collect()
 }
 
 /// The quality factors with those of miners whose coldkey's test has alarmed. The lower one of two counts.
 pub fn add_quality(
     factors: Vec<QualityFactor>,
-    standings: &[ColdkeyStanding],
+    test_results: &[ColdkeyTestResult],
     owners: &BTreeMap<MinerKey, Hotkey>,
 ) -> Vec<QualityFactor> {
     let mut all: BTreeMap<MinerKey, u16> = BTreeMap::new();
     let alarmed = owners.iter().filter_map(|(miner, owner)| {
-        let standing = standings
+        let result = test_results
             .iter()
             .find(|one| one.coldkey == *owner && one.alarmed)?;
-        Some((*miner, standing.quality_per_mille))
+        Some((*miner, result.quality_per_mille))
     });
     let known = factors.into_iter().map(|factor| (factor.miner, factor.per_mille));
     for (miner, per_mille) in known.chain(alarmed) {
@@ -146,8 +146,8 @@ impl<'a> ColdkeyTest<'a> {
         self.alarmed |= self.process.mean() >= ALARM;
     }
 
-    fn standing(self, coldkey: Hotkey) -> ColdkeyStanding {
-        ColdkeyStanding {
+    fn result_of(self, coldkey: Hotkey) -> ColdkeyTestResult {
+        ColdkeyTestResult {
             coldkey,
             counted: self.counted,
             differing: self.differing,
@@ -183,7 +183,7 @@ mod tests {
     }
 
     fn alarms(jobs: &[CheckedJob]) -> bool {
-        standings(jobs).iter().any(|standing| standing.alarmed)
+        test_results(jobs).iter().any(|result| result.alarmed)
     }
 
     #[test]
@@ -208,15 +208,15 @@ mod tests {
             .map(|number| job(&format!("user {number}"), number % 10 == 9, number))
             .collect();
         assert!(alarms(&jobs));
-        let standing = standings(&jobs).remove(0);
-        assert_eq!((standing.counted, standing.differing), (60, 6));
-        assert_eq!(standing.quality_per_mille, 500);
+        let result = test_results(&jobs).remove(0);
+        assert_eq!((result.counted, result.differing), (60, 6));
+        assert_eq!(result.quality_per_mille, 500);
     }
 
     #[test]
     fn four_jobs_of_an_account_count_in_a_day() {
         let jobs: Vec<_> = (0..9).map(|_| job("a", false, 3)).collect();
-        assert_eq!(standings(&jobs)[0].counted, 4);
+        assert_eq!(test_results(&jobs)[0].counted, 4);
     }
 
     #[test]
@@ -227,7 +227,7 @@ mod tests {
             miner: MinerKey(key(miner)),
             per_mille,
         });
-        let factors = add_quality(known.to_vec(), &standings(&jobs), &owners.into());
+        let factors = add_quality(known.to_vec(), &test_results(&jobs), &owners.into());
         let shown: Vec<_> = factors.iter().map(|one| (one.miner.0, one.per_mille)).collect();
         assert_eq!(shown, [(key(11), 500), (key(12), 300), (key(13), 700)]);
     }
@@ -250,10 +250,10 @@ mod tests {
             let jobs: Vec<_> = owners.iter().zip(0_i64..).map(|((owner, differs), day)| CheckedJob {
                 coldkey: key(*owner), ..job(&format!("user {day}"), *differs, day)
             }).collect();
-            let together = standings(&jobs);
+            let together = test_results(&jobs);
             for owner in 0..3 {
                 let own: Vec<_> = jobs.iter().filter(|job| job.coldkey == key(owner)).cloned().collect();
-                let alone = standings(&own);
+                let alone = test_results(&own);
                 let found = together.iter().find(|one| one.coldkey == key(owner));
                 prop_assert_eq!(found, alone.first());
             }

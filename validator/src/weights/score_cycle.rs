@@ -9,7 +9,7 @@ use muster_cross_checks::quality_factors;
 use muster_protocol::{ErrorCode, Hotkey, ValidatorKey};
 use muster_scoring::{
     DeferredWork, MainHotkey, Neuron, PaidReceipt, PastCycle, PastPoints, SNAPSHOT_FORMAT, Score, ScoredSpan,
-    ScoringRules, ScoringSnapshot, StandingWeight, VESTING_CYCLES, agree_main_hotkeys, credit_burns,
+    ScoringRules, ScoringSnapshot, OnchainWeight, VESTING_CYCLES, agree_main_hotkeys, credit_burns,
     score_cycle, score_with_attempts, unspend,
 };
 use muster_store::StoreError;
@@ -157,7 +157,7 @@ impl WeightSetter {
             main_hotkeys,
             deferred: before.first().map(deferred_by).unwrap_or_default(),
             burned,
-            standing: before.iter().find_map(standing_after).unwrap_or_default(),
+            standing: before.iter().find_map(onchain_after).unwrap_or_default(),
             owner: chain.rules.owner,
         })
     }
@@ -243,13 +243,13 @@ fn past_cycle(cycle: &StoredCycle) -> PastCycle {
 }
 
 /// The weights that the chain has after a settled cycle; `None` if the cycle does not name any.
-fn standing_after(cycle: &StoredCycle) -> Option<Vec<StandingWeight>> {
+fn onchain_after(cycle: &StoredCycle) -> Option<Vec<OnchainWeight>> {
     // The weights of its scores were never set if all their miners left before.
     let kept_all = cycle.state == CycleState::Kept && !cycle.scores.is_renewal();
     if kept_all {
         None
     } else {
-        cycle.scores.standing_after()
+        cycle.scores.onchain_after()
     }
 }
 

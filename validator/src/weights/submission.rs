@@ -11,7 +11,7 @@ use muster_chain::{
 use muster_process::error::Causes;
 use muster_protocol::ErrorCode;
 use muster_scoring::{
-    BurnKeys, Renewal, follow_uids, renew_after_departures, weights_of, weights_of_standing,
+    BurnKeys, Renewal, follow_uids, renew_after_departures, weights_of, weights_of_onchain,
 };
 use muster_store::StoreError;
 
@@ -264,8 +264,8 @@ impl WeightSetter {
         };
         let min_entries = chain.rules.hyperparameters.min_allowed_weights;
         match renew_after_departures(&cycle.scores.standing, &neurons, burn) {
-            Renewal::Unchanged => weights_of_standing(&cycle.scores.standing, &neurons, min_entries),
-            Renewal::Renewed(standing) => weights_of_standing(&standing, &neurons, min_entries),
+            Renewal::Unchanged => weights_of_onchain(&cycle.scores.standing, &neurons, min_entries),
+            Renewal::Renewed(standing) => weights_of_onchain(&standing, &neurons, min_entries),
             Renewal::Unburnable(uids) => {
                 cycle.error = unburnable(&uids);
                 Vec::new()

@@ -8,7 +8,7 @@ use muster_protocol::{Digest, Hotkey, ValidatorKey};
 use muster_validator_store::{AdoptedAudit, AuditOrigin, OfferedVerdict};
 
 use crate::agreement::Agreement;
-use crate::self_test::SelfTestStanding;
+use crate::self_test::SelfTestState;
 use crate::statements::AuditEndorsement;
 
 /// Further validators whose statements suffice.
@@ -57,7 +57,7 @@ pub struct OfferFacts {
     /// The change that the verdict would make.
     pub effect: VerdictEffect,
     /// The worth of the author's newest self-test.
-    pub self_test: SelfTestStanding,
+    pub self_test: SelfTestState,
     /// How far the own reference is.
     pub rescoring: Rescoring,
     /// Further validators that signed: see [`count_endorsers`].
@@ -89,7 +89,7 @@ pub enum Decision {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
     /// Its author shows no self-test that counts.
-    SelfTest(SelfTestStanding),
+    SelfTest(SelfTestState),
     /// The block that draws its pairs.
     Draw,
     /// Further validators' statements, since its text is not open to anybody, or the reason states why there is no
@@ -105,14 +105,14 @@ pub enum WaitReason {
 impl std::fmt::Display for WaitReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::SelfTest(SelfTestStanding::Missing) => f.write_str("its author shows no self-test"),
-            Self::SelfTest(SelfTestStanding::OutOfDate) => {
+            Self::SelfTest(SelfTestState::Missing) => f.write_str("its author shows no self-test"),
+            Self::SelfTest(SelfTestState::OutOfDate) => {
                 f.write_str("the newest self-test of its author is older than 14 days")
             }
-            Self::SelfTest(SelfTestStanding::NotConvicted) => {
+            Self::SelfTest(SelfTestState::NotConvicted) => {
                 f.write_str("its author's pipeline does not convict the cheat that it planted itself")
             }
-            Self::SelfTest(SelfTestStanding::Convicted) => f.write_str("the self-test of its author counts"),
+            Self::SelfTest(SelfTestState::Convicted) => f.write_str("the self-test of its author counts"),
             Self::Draw => f.write_str("the block that draws its pairs does not exist yet"),
             Self::Endorsers { found, why } => {
                 write!(f, "{found} of {LEAST_ENDORSERS} further validators signed; {why}")
@@ -138,7 +138,7 @@ impl AdoptionRule {
             }
             Rescoring::Scored(_) | Rescoring::NotDrawn | Rescoring::Due | Rescoring::Unavailable(_) => {}
         }
-        if self.requires_self_test && facts.self_test != SelfTestStanding::Convicted {
+        if self.requires_self_test && facts.self_test != SelfTestState::Convicted {
             return facts.wait(WaitReason::SelfTest(facts.self_test));
         }
         if matches!(facts.rescoring, Rescoring::Scored(_)) && facts.effect != VerdictEffect::Halves {
@@ -263,7 +263,7 @@ mod tests {
     fn facts(rescoring: Rescoring, endorsers: usize) -> OfferFacts {
         OfferFacts {
             effect: VerdictEffect::Convicts,
-            self_test: SelfTestStanding::Convicted,
+            self_test: SelfTestState::Convicted,
             rescoring,
             endorsers,
             block: 10,
@@ -307,9 +307,9 @@ mod tests {
     #[test]
     fn a_pipeline_that_does_not_convict_its_own_cheat_is_not_adopted_from() {
         let standings = [
-            SelfTestStanding::Missing,
-            SelfTestStanding::OutOfDate,
-            SelfTestStanding::NotConvicted,
+            SelfTestState::Missing,
+            SelfTestState::OutOfDate,
+            SelfTestState::NotConvicted,
         ];
         for self_test in standings {
             let given = OfferFacts {
@@ -502,12 +502,12 @@ mod tests {
         ]
     }
 
-    fn standing() -> impl Strategy<Value = SelfTestStanding> {
+    fn standing() -> impl Strategy<Value = SelfTestState> {
         prop_oneof![
-            Just(SelfTestStanding::Missing),
-            Just(SelfTestStanding::OutOfDate),
-            Just(SelfTestStanding::NotConvicted),
-            Just(SelfTestStanding::Convicted),
+            Just(SelfTestState::Missing),
+            Just(SelfTestState::OutOfDate),
+            Just(SelfTestState::NotConvicted),
+            Just(SelfTestState::Convicted),
         ]
     }
 
@@ -524,7 +524,7 @@ mod tests {
                     let agreed = matches!(&facts.rescoring, Rescoring::Scored(agreement) if agreement.is_within());
                     prop_assert!(agreed || endorsers >= LEAST_ENDORSERS);
                     prop_assert_eq!(origin == AuditOrigin::Rescored, agreed && effect != VerdictEffect::Halves);
-                    prop_assert!(!requires_self_test || self_test == SelfTestStanding::Convicted);
+                    prop_assert!(!requires_self_test || self_test == SelfTestState::Convicted);
                     prop_assert!(effect != VerdictEffect::Nothing);
                     let differs = matches!(&facts.rescoring, Rescoring::OtherVerdict(_)) || (
                         matches!(facts.rescoring, Rescoring::Scored(_)) && !agreed);

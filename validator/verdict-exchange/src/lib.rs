@@ -34,7 +34,7 @@ pub use offer::{MAX_OFFERED_BYTES, ReadBundle, last_bucket, read_bundle};
 pub use pages::{ExchangePages, page_routes};
 pub use rescore_draw::{LEAST_RESCORED, MOST_RESCORED, RescoreDraw};
 pub use self_test::{
-    RecordError, SELF_TEST_VALID_DAYS, SelfTestOutcome, SelfTestStanding, record_self_test, standing_of,
+    RecordError, SELF_TEST_VALID_DAYS, SelfTestOutcome, SelfTestState, record_self_test, standing_of,
 };
 pub use shown_list::{MAX_LIST_BYTES, ShownBundle, ShownList, plan_fetches};
 pub use stated_blocks::{BlockFault, check_blocks};

@@ -8,7 +8,7 @@ use muster_store::StoreError;
 use muster_validator_store::{AuditOffer, Store};
 use serde::Serialize;
 
-use crate::self_test::{SelfTestStanding, standing_of};
+use crate::self_test::{SelfTestState, standing_of};
 use crate::statements::SelfTestStatement;
 
 /// Statements that are looked through for those about the shown bundles.
@@ -39,7 +39,7 @@ pub struct SelfTestView {
     /// The validator that tested itself.
     pub validator: ValidatorKey,
     /// The worth of the test now.
-    pub standing: SelfTestStanding,
+    pub standing: SelfTestState,
     /// The cheat that was planted; `None` without a test.
     pub kind: Option<String>,
     /// When the test ended.

@@ -36,7 +36,7 @@ pub struct SelfTestOutcome {
 /// The worth of a validator's newest self-test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SelfTestStanding {
+pub enum SelfTestState {
     /// The validator shows none.
     Missing,
     /// It is older than fourteen days, or of a time to come.
@@ -100,22 +100,22 @@ pub async fn record_self_test(
 /// count, and not one that follows another within an hour.
 pub(crate) fn is_news(test: &SelfTestStatement, newest: Option<Timestamp>, now: Timestamp) -> bool {
     let is_later = newest.is_none_or(|newest| test.tested_at >= newest.plus(LEAST_PAUSE));
-    is_later && standing_of(Some(test), now) != SelfTestStanding::OutOfDate
+    is_later && standing_of(Some(test), now) != SelfTestState::OutOfDate
 }
 
 /// The worth of a validator's newest self-test at a time.
-pub fn standing_of(newest: Option<&SelfTestStatement>, now: Timestamp) -> SelfTestStanding {
+pub fn standing_of(newest: Option<&SelfTestStatement>, now: Timestamp) -> SelfTestState {
     let Some(test) = newest else {
-        return SelfTestStanding::Missing;
+        return SelfTestState::Missing;
     };
     let oldest = now.minus(Duration::from_secs(SELF_TEST_VALID_DAYS * 86_400));
     if test.tested_at < oldest || test.tested_at > now.plus(CLOCK_SKEW) {
-        return SelfTestStanding::OutOfDate;
+        return SelfTestState::OutOfDate;
     }
     match test.verdict {
-        Verdict::Convicted => SelfTestStanding::Convicted,
+        Verdict::Convicted => SelfTestState::Convicted,
         Verdict::Suspect | Verdict::Weak | Verdict::Consistent | Verdict::Unproven(_) => {
-            SelfTestStanding::NotConvicted
+            SelfTestState::NotConvicted
         }
     }
 }
@@ -139,11 +139,11 @@ mod tests {
             bundle: Digest::of(b"bundle"),
         };
         let standing = |days, verdict| standing_of(Some(&test(days, verdict)), now);
-        assert_eq!(standing_of(None, now), SelfTestStanding::Missing);
-        assert_eq!(standing(14, Verdict::Convicted), SelfTestStanding::Convicted);
-        assert_eq!(standing(15, Verdict::Convicted), SelfTestStanding::OutOfDate);
-        assert_eq!(standing(-1, Verdict::Convicted), SelfTestStanding::OutOfDate);
-        assert_eq!(standing(1, Verdict::Suspect), SelfTestStanding::NotConvicted);
+        assert_eq!(standing_of(None, now), SelfTestState::Missing);
+        assert_eq!(standing(14, Verdict::Convicted), SelfTestState::Convicted);
+        assert_eq!(standing(15, Verdict::Convicted), SelfTestState::OutOfDate);
+        assert_eq!(standing(-1, Verdict::Convicted), SelfTestState::OutOfDate);
+        assert_eq!(standing(1, Verdict::Suspect), SelfTestState::NotConvicted);
         let later = test(1, Verdict::Suspect);
         let is_kept = |newest: Option<i64>| {
             let newest = newest.map(|secs| Timestamp::from_secs(later.tested_at.secs() + secs));

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::DropReason;
 use crate::agreed_capacity::AgreedCapacity;
 use crate::class_points::Member;
-use crate::facts::StandingWeight;
+use crate::facts::OnchainWeight;
 use crate::score_cycle::score_cycle;
 use crate::scores::Scores;
 use crate::snapshot::ScoringSnapshot;
@@ -140,7 +140,7 @@ fn weigh(
     weights: &[(Uid, u16)],
     uid: Uid,
 ) -> (Option<StandingTerms>, u16) {
-    let standing_at = |rows: &[StandingWeight]| {
+    let standing_at = |rows: &[OnchainWeight]| {
         let row = rows.iter().find(|row| row.neuron.uid == uid);
         row.map_or(0, |row| row.weight)
     };

@@ -53,7 +53,7 @@ pub struct DeferredWork {
 
 /// A weight of the scoring validator that the chain has, or is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StandingWeight {
+pub struct OnchainWeight {
     /// The neuron, as it was when it got the weight.
     #[serde(flatten)]
     pub neuron: Neuron,

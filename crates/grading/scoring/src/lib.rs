@@ -6,7 +6,7 @@
 //! class's weight by work and capacity in one formula (`class_points`), splits each coldkey's points over its hotkeys
 //! (`coldkey_split`), and spreads them over twenty cycles (`vesting`). [`to_u16`] makes the weights that the chain
 //! accepts. Where nobody is paid, the earlier weights stand, without those of neurons that may not keep theirs
-//! (`standing_weights`).
+//! (`weight_renewal`).
 //!
 //! The unit of work is the executor-microsecond: a millionth of an executor-second, which is the unit of a receipt's
 //! `score_str`. The unit of capacity is a thousandth of an executor. A sealed session is work like any other: its
@@ -38,7 +38,7 @@ mod proven_capacity;
 mod score_cycle;
 mod scores;
 mod snapshot;
-mod standing_weights;
+mod weight_renewal;
 mod terms;
 #[cfg(test)]
 mod testing;
@@ -60,7 +60,7 @@ pub use contradictions::silence_contradictions;
 pub use counted_work::CountedAttempts;
 pub use drop_reason::DropReason;
 pub use explanation::{ClassExplanation, LostWork, MinerExplanation, StandingTerms, explain};
-pub use facts::{DeferredWork, Neuron, PaidReceipt, ProvenExecutors, StandingWeight};
+pub use facts::{DeferredWork, Neuron, PaidReceipt, ProvenExecutors, OnchainWeight};
 pub use main_hotkeys::{NamedMain, agree_main_hotkeys};
 pub use normalize::to_u16;
 pub use proven_capacity::{
@@ -72,7 +72,7 @@ pub use scores::{MAX_LISTED, Score, Scores};
 pub use snapshot::{
     QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SnapshotError,
 };
-pub use standing_weights::{BurnKeys, Renewal, renew_after_departures};
+pub use weight_renewal::{BurnKeys, Renewal, renew_after_departures};
 pub use vesting::{Conviction, PastCycle, PastPoints, VESTING_CYCLES};
-pub use weight_list::{follow_uids, weights_of, weights_of_standing};
+pub use weight_list::{follow_uids, weights_of, weights_of_onchain};
 pub use zero_reasons::{ZeroReason, ZeroWeight};

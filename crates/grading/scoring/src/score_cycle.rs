@@ -8,9 +8,9 @@ use crate::DropReason;
 use crate::counted_work::CountedAttempts;
 use crate::scores::{Score, Scores};
 use crate::snapshot::ScoringSnapshot;
-use crate::standing_weights::{Renewal, renew};
+use crate::weight_renewal::{Renewal, renew};
 use crate::terms::{ClassTerms, Terms};
-use crate::weight_list::{weights_of, weights_of_standing};
+use crate::weight_list::{weights_of, weights_of_onchain};
 use crate::zero_reasons::{ZeroReason, ZeroWeight};
 
 /// Scores a cycle: the scores, and the weights that follow from them, sorted by uid. Both are a function of the
@@ -47,7 +47,7 @@ fn score_terms(snapshot: &ScoringSnapshot, terms: &Terms<'_>) -> (Scores, Vec<(U
         match renew(snapshot, &terms.convicted) {
             Renewal::Unchanged => {}
             Renewal::Renewed(standing) => {
-                weights = weights_of_standing(&standing, &snapshot.neurons, min_entries);
+                weights = weights_of_onchain(&standing, &snapshot.neurons, min_entries);
                 scores.standing = standing;
             }
             Renewal::Unburnable(uids) => scores.unburned = uids,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::DropReason;
 use crate::allowance::SpentBlocks;
-use crate::facts::{DeferredWork, StandingWeight};
+use crate::facts::{DeferredWork, OnchainWeight};
 use crate::zero_reasons::ZeroWeight;
 
 /// Dropped receipts that are listed; further ones are counted.
@@ -66,7 +66,7 @@ pub struct Scores {
     /// In a cycle that paid nobody, the weights that stand after it by uid: the earlier ones, or those that it sets
     /// instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub standing: Vec<StandingWeight>,
+    pub standing: Vec<OnchainWeight>,
     /// The uids whose weights stand although they are to be burned: no neuron of the subnet burns.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unburned: Vec<Uid>,

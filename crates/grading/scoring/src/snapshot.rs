@@ -12,7 +12,7 @@ use crate::agreed_capacity::CapacityInputs;
 use crate::allowance::AllowanceInputs;
 use crate::class_points::CAPACITY_PER_MILLE;
 use crate::coldkey_split::MainHotkey;
-use crate::facts::{DeferredWork, Neuron, PaidReceipt, StandingWeight};
+use crate::facts::{DeferredWork, Neuron, PaidReceipt, OnchainWeight};
 use crate::vesting::{Conviction, PastCycle};
 
 /// The format and version of a snapshot. It changes with every change of the formulas or their constants.
@@ -70,7 +70,7 @@ pub struct ScoringSnapshot {
     pub burned: BTreeMap<ValidatorKey, u64>,
     /// The scorer's weights on the chain by uid, each with the neuron that got it. Read only if nobody is paid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub standing: Vec<StandingWeight>,
+    pub standing: Vec<OnchainWeight>,
     /// The hotkey of the subnet's owner; absent if the chain states none. Read only with `standing`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Hotkey>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_protocol::Uid;
 
-use crate::facts::{Neuron, StandingWeight};
+use crate::facts::{Neuron, OnchainWeight};
 use crate::normalize::to_u16;
 use crate::scores::Score;
 
@@ -41,8 +41,8 @@ pub fn weights_of(scores: &[Score], neurons: &[Neuron], min_entries: u16) -> Vec
 }
 
 /// The list of weights that stand, filled up in the same way.
-pub fn weights_of_standing(
-    standing: &[StandingWeight],
+pub fn weights_of_onchain(
+    standing: &[OnchainWeight],
     neurons: &[Neuron],
     min_entries: u16,
 ) -> Vec<(Uid, u16)> {

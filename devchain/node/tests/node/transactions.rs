@@ -1,4 +1,4 @@
-//! The pool: what is refused at its door and with which number, and what becomes of the rest.
+//! The pool: what is refused on arrival and with which number, and what becomes of the rest.
 
 use crate::support::{Chain, next, weights};
 use muster_devchain::spec::Spec;

@@ -62,7 +62,7 @@ mod retries;
 #[cfg(test)]
 mod seeded_engines;
 #[cfg(test)]
-mod standing_weights;
+mod weight_renewal;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

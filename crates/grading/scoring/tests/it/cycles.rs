@@ -3,7 +3,7 @@
 use muster_protocol::{Timestamp, Uid};
 use muster_scoring::{
     Conviction, DropReason, POINTS, PastCycle, PastPoints, SNAPSHOT_FORMAT, ScoringSnapshot, SnapshotError,
-    StandingWeight, VESTING_CYCLES, ZeroReason, explain, score_cycle,
+    OnchainWeight, VESTING_CYCLES, ZeroReason, explain, score_cycle,
 };
 use proptest::prelude::*;
 
@@ -71,7 +71,7 @@ fn a_conviction_takes_its_weight_in_a_cycle_in_which_nobody_earned_anything() {
 #[test]
 fn a_conviction_after_the_last_vesting_burns_the_weight_that_stands() {
     let mut snapshot = snapshot(&[(1, 101), (2, 102), (9, 109)], vec![]);
-    let stands = |of: usize, weight| StandingWeight {
+    let stands = |of: usize, weight| OnchainWeight {
         neuron: snapshot.neurons[of],
         weight,
     };
@@ -117,13 +117,13 @@ fn a_conviction_after_the_last_vesting_burns_the_weight_that_stands() {
         assert!(text.contains(part), "{part}: {text}");
     }
     // The next quiet cycle leaves what this one set.
-    snapshot.standing = renewed.standing_after().unwrap();
+    snapshot.standing = renewed.onchain_after().unwrap();
     assert_eq!(score_cycle(&snapshot).1, []);
     // A cycle in which somebody is paid does not ask what stood.
     snapshot.receipts = vec![paid(1, 2, "10")];
     let (earned, weights) = score_cycle(&snapshot);
     assert_eq!((weights, earned.is_renewal()), (vec![(Uid(2), 65_535)], false));
-    let after: Vec<_> = earned.standing_after().unwrap();
+    let after: Vec<_> = earned.onchain_after().unwrap();
     assert_eq!((after[0].neuron, after[0].weight), (snapshot.neurons[2], 65_535));
 }
 

@@ -14,7 +14,7 @@ use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid
 use muster_scoring::{
     AllowanceInputs, CapacityInputs, CapacityRow, CapacityStatement, Conviction, DeferredWork, EpochFacts,
     MainHotkey, Neuron, ObservationKind, POINTS, PaidReceipt, PastCycle, PastPoints, ProvenExecutors,
-    QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SpentBlocks, StandingWeight,
+    QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SpentBlocks, OnchainWeight,
     score_cycle,
 };
 use serde::Deserialize;
@@ -262,7 +262,7 @@ fn snapshot(seed: u64) -> ScoringSnapshot {
 }
 
 /// Weights that stand. Some of their neurons have other keys now, or another registration.
-fn standing(numbers: &mut Numbers) -> Vec<StandingWeight> {
+fn standing(numbers: &mut Numbers) -> Vec<OnchainWeight> {
     let rows = (3..14).filter(|_| numbers.often()).collect::<Vec<u8>>();
     rows.into_iter()
         .map(|seed| {
@@ -274,7 +274,7 @@ fn standing(numbers: &mut Numbers) -> Vec<StandingWeight> {
                 neuron.registered += 1;
             }
             let weight = u16::try_from(1 + numbers.below(65_535)).unwrap();
-            StandingWeight { neuron, weight }
+            OnchainWeight { neuron, weight }
         })
         .collect()
 }

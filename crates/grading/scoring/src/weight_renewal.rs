@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use muster_protocol::{Hotkey, Uid};
 
-use crate::facts::{Neuron, StandingWeight};
+use crate::facts::{Neuron, OnchainWeight};
 use crate::normalize::to_u16;
 use crate::scores::{Score, Scores};
 use crate::snapshot::ScoringSnapshot;
@@ -20,7 +20,7 @@ pub enum Renewal {
     /// Every weight stands with the neuron that got it.
     Unchanged,
     /// These weights are to be set instead, sorted by uid.
-    Renewed(Vec<StandingWeight>),
+    Renewed(Vec<OnchainWeight>),
     /// Weights would have to be burned, and the subnet has no neuron that burns: nothing is set. Holds the uids that
     /// have them.
     Unburnable(Vec<Uid>),
@@ -45,24 +45,24 @@ pub(crate) fn renew(snapshot: &ScoringSnapshot, convicted: &Convicted) -> Renewa
 }
 
 /// Takes the weights of neurons that left since the weights were decided on.
-pub fn renew_after_departures(standing: &[StandingWeight], neurons: &[Neuron], burn: BurnKeys) -> Renewal {
+pub fn renew_after_departures(standing: &[OnchainWeight], neurons: &[Neuron], burn: BurnKeys) -> Renewal {
     renew_without(standing, neurons, burn, &Convicted::new(&[]))
 }
 
 fn renew_without(
-    standing: &[StandingWeight],
+    standing: &[OnchainWeight],
     neurons: &[Neuron],
     burn: BurnKeys,
     convicted: &Convicted,
 ) -> Renewal {
     // Of a uid that is listed twice the first neuron counts.
     let by_uid: BTreeMap<Uid, &Neuron> = neurons.iter().rev().map(|neuron| (neuron.uid, neuron)).collect();
-    let keeps = |row: &StandingWeight| {
+    let keeps = |row: &OnchainWeight| {
         by_uid.get(&row.neuron.uid).is_some_and(|now| {
             is_same(&row.neuron, now) && !convicted.holds(&row.neuron) && !convicted.holds(now)
         })
     };
-    let (kept, lost): (Vec<&StandingWeight>, Vec<_>) = standing.iter().partition(|row| keeps(row));
+    let (kept, lost): (Vec<&OnchainWeight>, Vec<_>) = standing.iter().partition(|row| keeps(row));
     if lost.is_empty() {
         return Renewal::Unchanged;
     }
@@ -83,7 +83,7 @@ fn renew_without(
     shares.extend(lost.iter().map(|row| (burner.uid, u64::from(row.weight))));
     let renewed = to_u16(&shares).into_iter().filter_map(|(uid, weight)| {
         let neuron = **by_uid.get(&uid)?;
-        Some(StandingWeight { neuron, weight })
+        Some(OnchainWeight { neuron, weight })
     });
     Renewal::Renewed(renewed.collect())
 }
@@ -98,7 +98,7 @@ fn is_same(then: &Neuron, now: &Neuron) -> bool {
 impl Scores {
     /// The weights that stand after the cycle, if it names them: those that its scores gave, or those that it left or
     /// set again.
-    pub fn standing_after(&self) -> Option<Vec<StandingWeight>> {
+    pub fn onchain_after(&self) -> Option<Vec<OnchainWeight>> {
         if !self.standing.is_empty() {
             return Some(self.standing.clone());
         }
@@ -110,7 +110,7 @@ impl Scores {
         let weights: BTreeMap<_, _> = to_u16(&paid).into_iter().collect();
         let row = |score: &Score| {
             let weight = *weights.get(&score.uid)?;
-            Some(StandingWeight {
+            Some(OnchainWeight {
                 neuron: Neuron {
                     uid: score.uid,
                     hotkey: score.miner.0,
@@ -153,9 +153,9 @@ mod tests {
         }
     }
 
-    fn row(uid: u8, weight: u16) -> StandingWeight {
+    fn row(uid: u8, weight: u16) -> OnchainWeight {
         let neuron = neuron(uid, uid, 7);
-        StandingWeight { neuron, weight }
+        OnchainWeight { neuron, weight }
     }
 
     fn subnet(uids: &[u8]) -> Vec<Neuron> {
@@ -283,7 +283,7 @@ mod tests {
             let neurons = subnet(&uids);
             let keys = BurnKeys { burn_hotkey: Some(key(burner)), owner: None };
             let convicted = convicted(&guilty);
-            let may_keep = |row: &StandingWeight| {
+            let may_keep = |row: &OnchainWeight| {
                 neurons.iter().any(|neuron| neuron.uid == row.neuron.uid) && !convicted.holds(&row.neuron)
             };
             let burns = uids.contains(&burner) && !guilty.contains(&burner);
