@@ -74,7 +74,7 @@ pub fn exit_code(error: &io::Error) -> u8 {
 mod tests {
     use super::*;
 
-    /// The executor writes exactly this (`executor/src/warm_containers/mod.rs`).
+    /// The executor writes exactly this (`executor/src/warm_containers.rs`).
     const GOLDEN: &str = "{\"program\":[\"/bin/sh\",\"-c\",\"echo \\\"hé\\\"\"],\"environment\":[\"A=b=c\",\"GONE\"],\"mark\":\"m\"}\n";
 
     #[test]

@@ -7,7 +7,7 @@ mod audits;
 #[cfg(test)]
 mod chain;
 #[cfg(test)]
-#[path = "../../../crates/foundation/chain/tests/it/support/mod.rs"]
+#[path = "../../../crates/foundation/chain/tests/it/support.rs"]
 #[expect(dead_code, reason = "the chain client's own tests use more of it")]
 mod devchain;
 #[cfg(test)]

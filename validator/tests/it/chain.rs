@@ -2,7 +2,7 @@
 //! where they are set without a commit they are submitted once.
 
 #[cfg(test)]
-#[path = "../../../crates/foundation/chain/tests/it/support/mod.rs"]
+#[path = "../../../crates/foundation/chain/tests/it/support.rs"]
 #[expect(dead_code, reason = "tests of the client also stop and start their chain")]
 mod support;
 

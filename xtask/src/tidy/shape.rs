@@ -100,19 +100,16 @@ fn function_name(line: &str) -> Option<&str> {
     rest.get(..end)
 }
 
-/// A module with files below it is `x/mod.rs`, so that the whole of it lies in one folder.
+/// A module with files below it is `x.rs` beside its folder `x/`, so that the list of files names it. A folder of
+/// integration tests without a `main.rs` keeps `x/mod.rs`: cargo takes each file right in it for a program.
 pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
     let judge = |(path, _): (&str, &str)| {
-        let folder = format!("{}/", path.strip_suffix(".rs")?);
-        let says = || {
-            Finding::fault(
-                path,
-                None,
-                format!("there is a folder {folder}: move it to {folder}mod.rs"),
-            )
-        };
-        let mut below = tree.below(&folder);
-        below.any(|(file, _)| file.ends_with(".rs")).then(says)
+        let folder = path.strip_suffix("/mod.rs")?;
+        let (parent, _) = folder.rsplit_once('/')?;
+        let is_program_else = parent.ends_with("/tests") && !parent.contains("/src/");
+        let is_shared = is_program_else && tree.below(&format!("{parent}/main.rs")).next().is_none();
+        let fault = || Finding::fault(path, None, format!("move it to {folder}.rs"));
+        (!is_shared).then(fault)
     };
     tree.rust().filter_map(judge).collect()
 }
@@ -197,22 +194,24 @@ mod tests {
     }
 
     #[test]
-    fn a_module_beside_its_folder_fails() {
+    fn a_module_that_is_named_mod_fails() {
         let tree = Tree::of(&[
             ("a/src/lib.rs", ""),
             ("a/src/one.rs", ""),
             ("a/src/one/child.rs", ""),
-            ("a/src/one_more.rs", ""),
             ("a/src/two/mod.rs", ""),
             ("a/src/two/child.rs", ""),
-            ("a/src/three.rs", ""),
-            ("a/src/three/text.toml", ""),
+            ("a/tests/support/mod.rs", ""),
+            ("b/tests/main.rs", ""),
+            ("b/tests/support/mod.rs", ""),
         ]);
-        let findings = modules(&tree);
-        assert_eq!(findings.len(), 1, "{findings:?}");
+        let findings: Vec<String> = modules(&tree).iter().map(ToString::to_string).collect();
         assert_eq!(
-            findings[0].to_string(),
-            "a/src/one.rs: there is a folder a/src/one/: move it to a/src/one/mod.rs"
+            findings,
+            [
+                "a/src/two/mod.rs: move it to a/src/two.rs",
+                "b/tests/support/mod.rs: move it to b/tests/support.rs"
+            ]
         );
     }
 

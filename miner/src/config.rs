@@ -512,7 +512,7 @@ impl Default for ExecutorConfig {
 }
 
 impl RoleConfig for Config {
-    const COMMENTED_DEFAULT: &'static str = include_str!("commented_default.toml");
+    const COMMENTED_DEFAULT: &'static str = include_str!("config/commented_default.toml");
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = self.http.problems("http");

@@ -30,14 +30,14 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         (
             1,
             "leases receipts greetings",
-            include_str!("../../migrations/0001_leases_receipts_greetings.sql"),
+            include_str!("../migrations/0001_leases_receipts_greetings.sql"),
         ),
         (
             2,
             "held leases",
-            include_str!("../../migrations/0002_held_leases.sql"),
+            include_str!("../migrations/0002_held_leases.sql"),
         ),
-        (3, "audits", include_str!("../../migrations/0003_audits.sql")),
+        (3, "audits", include_str!("../migrations/0003_audits.sql")),
     ])
 });
 

@@ -31,7 +31,7 @@ pub const LABEL_ATTEMPT: &str = "muster.attempt";
 pub const LABEL_EXECUTOR: &str = "muster.executor";
 
 /// The system calls a job may make, in the structure that Docker documents for `--security-opt seccomp=`.
-const SECCOMP: &str = include_str!("../../seccomp.json");
+const SECCOMP: &str = include_str!("../seccomp.json");
 /// User and group of whitelisted images.
 const NOBODY: &str = "65532:65532";
 /// Scratch folders, which programs expect to be writable.

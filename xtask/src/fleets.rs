@@ -160,7 +160,7 @@ fn build() -> anyhow::Result<PathBuf> {
         );
         fs::create_dir_all(folder)?;
         let script = folder.join("build.sh");
-        hosts::write_program(&script, include_str!("build-kubernetes.sh"))?;
+        hosts::write_program(&script, include_str!("fleets/build-kubernetes.sh"))?;
         let status = Command::new(&script)
             .arg(folder)
             .stdin(Stdio::null())

@@ -181,7 +181,7 @@ impl Config {
 }
 
 impl RoleConfig for Config {
-    const COMMENTED_DEFAULT: &'static str = include_str!("default.toml");
+    const COMMENTED_DEFAULT: &'static str = include_str!("config/default.toml");
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = self.limits.problems("limits");
