@@ -6,7 +6,7 @@
 //! here (ADR 0009).
 
 mod events;
-mod failure;
+mod failure_blame;
 mod limits;
 mod offer_terms;
 mod program_end;
@@ -17,7 +17,7 @@ use muster_protocol::job::{Fault, ImageFetchFailure};
 use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
 
 pub(crate) use self::events::{Abandonment, Conclusion, Effect, Event};
-pub(crate) use self::failure::{AttemptFailure, FailureKind, ResumeHint};
+pub(crate) use self::failure_blame::{AttemptFailure, FailureKind, ResumeHint};
 pub(crate) use self::limits::{StageLimits, WaitLimits};
 pub(crate) use self::offer_terms::{OfferTerms, StreamingMode};
 pub(crate) use self::program_end::{ProgramExit, StopReason};

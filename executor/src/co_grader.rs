@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use http::Method;
 use http::uri::PathAndQuery;
 use indexmap::IndexMap;
-use muster_containers::engine::ContainerEngine;
+use muster_containers::docker_engine::ContainerEngine;
 use muster_containers::image_pull::unwatched;
 use muster_containers::images::{LeasedImage, ensure};
 use muster_containers::sandbox::ResourceLimits;

@@ -1,7 +1,7 @@
 //! The configuration of an executor.
 
+mod config_tables;
 mod limits;
-mod sections;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use muster_process::private_folder;
 use muster_protocol::{ExecutorClass, ImageId};
 use serde::Deserialize;
 
-pub use self::limits::{Limits, Policy};
-pub use self::sections::{
+pub use self::config_tables::{
     ArtifactLimits, MAX_ARTIFACTS_MIB, PersistentSettings, StreamingSettings, VolumeLimits, WarmSettings,
 };
+pub use self::limits::{Limits, Policy};
 use crate::attempt_state::WaitLimits;
 pub use crate::machine::gpu::GpuSettings;
 pub use crate::machine::specs::MachineSize;

@@ -7,7 +7,7 @@ use bollard::errors::Error as ApiError;
 use bollard::models::ContainerCreateBody;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
-use muster_containers::engine::{ContainerEngine, ContainerStage, EngineError, InputSink, KeptOutput};
+use muster_containers::docker_engine::{ContainerEngine, ContainerStage, EngineError, InputSink, KeptOutput};
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
 use muster_protocol::{HordeFailureReason, JobStage};

@@ -2,11 +2,11 @@
 //! asks for, and reports to the miner.
 
 mod adoption;
+mod attempt_stages;
 mod conclusion;
-mod program;
+mod program_run;
 mod runner;
 mod session_steps;
-mod stage_data;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, JobStage, Ti
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::adoption::{find_jobs, take_over};
+use self::attempt_stages::{AttemptStage, PlacedStage, SessionStage};
 use self::runner::{StepResult, StepRunner};
-use self::stage_data::{AttemptStage, PlacedStage, SessionStage};
 use crate::attempt_state::{
     Abandonment, AttemptFailure, AttemptMachine, AttemptState, Conclusion, Effect, Event, OfferTerms,
 };

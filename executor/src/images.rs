@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_containers::engine::{ContainerEngine, EngineError};
+use muster_containers::docker_engine::{ContainerEngine, EngineError};
 use muster_containers::image_cache::collect_if_due;
 use muster_containers::image_error::ImageError;
 use muster_containers::image_leases::Lease;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bollard::models::ContainerCreateBody;
 use muster_checkpoints::resume::batch_scale;
-use muster_containers::engine::LocalImage;
+use muster_containers::docker_engine::LocalImage;
 use muster_containers::sandbox::{Bind, Gpus, Sandbox, is_system};
 pub use muster_containers::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
 use muster_protocol::job::CheckpointTerms;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_containers::engine::{ContainerEngine, ContainerUsage};
+use muster_containers::docker_engine::{ContainerEngine, ContainerUsage};
 use muster_job_data::output_listing::OutputListing;
 use muster_process::SharedClock;
 use muster_protocol::Timestamp;

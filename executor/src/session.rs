@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_containers::engine::{ContainerEngine, RunningContainer};
+use muster_containers::docker_engine::{ContainerEngine, RunningContainer};
 use muster_identity::Keypair;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks, certificate};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_containers::engine::ContainerEngine;
+use muster_containers::docker_engine::ContainerEngine;
 use muster_containers::image_error::ImageError;
 use muster_containers::image_pull::unwatched;
 use muster_containers::images::{LeasedImage, ensure};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use muster_containers::engine::{ContainerEngine, InputSink, OutputStream};
+use muster_containers::docker_engine::{ContainerEngine, InputSink, OutputStream};
 use muster_containers::image_leases::Lease;
 use muster_containers::image_pull::unwatched;
 use muster_containers::images::ensure;

@@ -11,7 +11,7 @@ use muster_protocol::ValidatorKey;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
-use crate::background::spawn_until_stopped;
+use crate::background_tasks::spawn_until_stopped;
 
 /// The pause after a failed reading of the metagraph.
 const RETRY_AFTER: Duration = Duration::from_secs(5);

@@ -4,18 +4,18 @@
 //!
 //! `muster-facilitator-core` contains the rules, without IO. `muster-facilitator-store` makes everything durable.
 //! `rest` answers users' programs, `web` answers their browsers, `socket` serves validators' sessions, and `state`
-//! gives each of them the services that it needs. `notices`, `live_output`, `replicas` and `periodic_cleanup` are the
-//! work between requests.
+//! gives each of them the services that it needs. `change_notices`, `live_output`, `replicas` and `periodic_round` are
+//! the work between requests.
 
 mod allowlist;
-mod background;
+mod background_tasks;
+mod change_notices;
 pub mod config;
 mod gateways;
 mod job_watchers;
 mod live_output;
 mod metrics;
-mod notices;
-mod periodic_cleanup;
+mod periodic_round;
 mod replicas;
 mod request_signer;
 mod rest;
@@ -53,7 +53,7 @@ use muster_webhooks::sender::ATTEMPT_LIMIT;
 pub use config::Config;
 
 use allowlist::{Allowlist, PermitSource};
-use background::spawn_until_stopped;
+use background_tasks::spawn_until_stopped;
 use state::Services;
 
 /// The longest time that the start waits for the first reading of the chain.
@@ -116,8 +116,8 @@ impl Coded for Error {
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let store = Store::open(&config.store).await?;
     let (files, checkpoints) = open_files(&config, &store, &clock).await?;
-    periodic_cleanup::start_file_sweep(Arc::clone(&files), &tasks, Arc::clone(&clock));
-    periodic_cleanup::start_block_sweep(Arc::clone(&checkpoints), &tasks, Arc::clone(&clock));
+    periodic_round::start_file_sweep(Arc::clone(&files), &tasks, Arc::clone(&clock));
+    periodic_round::start_block_sweep(Arc::clone(&checkpoints), &tasks, Arc::clone(&clock));
     start_janitor(&config, &store, &tasks, Arc::clone(&clock));
     let allowlist = Allowlist::new(config.validators.iter().copied());
     let keypair = Keypair::from_seed(store.signing_seed(draw_secret()?).await?);

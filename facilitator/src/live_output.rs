@@ -8,8 +8,8 @@ use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::background::spawn_until_stopped;
-use crate::notices::{Notice, Notifier};
+use crate::background_tasks::spawn_until_stopped;
+use crate::change_notices::{Notice, Notifier};
 use muster_facilitator_store::LiveConfig;
 use muster_facilitator_store::{LiveMessage, Store};
 

@@ -8,8 +8,8 @@ use muster_process::{SharedClock, Tasks};
 use muster_store::StoreError;
 use tokio::sync::mpsc;
 
-use crate::background::spawn_until_stopped;
-use crate::notices::{Notice, Notifier};
+use crate::background_tasks::spawn_until_stopped;
+use crate::change_notices::{Notice, Notifier};
 use muster_facilitator_store::{REPLICA_BEAT, ReplicaMessage, Store};
 
 /// The most notices that one message carries.

@@ -1,9 +1,8 @@
 //! The HTTP server: its routes, the OpenAPI document that describes them, and the answers to unknown requests.
 
 pub(crate) mod account;
-pub(crate) mod admission;
 mod answer_reports;
-pub(crate) mod caller;
+pub(crate) mod authentication;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod health;
@@ -16,6 +15,7 @@ mod miners;
 pub(crate) mod model_service;
 pub(crate) mod model_usage;
 mod openai;
+pub(crate) mod page_caller;
 pub(crate) mod rejection;
 pub(crate) mod reports;
 pub(crate) mod rights;
@@ -65,8 +65,10 @@ pub(crate) fn router(
         .fallback(async || ApiRejection::not_found())
         .method_not_allowed_fallback(reject_method)
         .with_state(state)
-        .merge(muster_file_store::http::router(files))
-        .merge(muster_file_store::checkpoint_blocks::http::router(checkpoints))
+        .merge(muster_file_store::file_routes::router(files))
+        .merge(muster_file_store::checkpoint_blocks::block_routes::router(
+            checkpoints,
+        ))
         .merge(pages)
         .layer(CatchPanicLayer::custom(answer_after_panic))
         .layer(middleware::from_fn(count_request))

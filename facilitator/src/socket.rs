@@ -23,7 +23,7 @@ use self::services::LIMITS;
 pub(crate) use self::services::{SessionServices, count_unauthenticated};
 use self::session::ValidatorSession;
 
-use crate::notices::Notice;
+use crate::change_notices::Notice;
 
 /// Answers the upgrade request and runs the session in a task of its own.
 pub(crate) async fn upgrade(

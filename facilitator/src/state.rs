@@ -21,15 +21,15 @@ use muster_facilitator_core::event_slots::EventStreamSlots;
 use muster_facilitator_store::{Store, StoredJob};
 
 use crate::allowlist::Allowlist;
-use crate::background::spawn_until_stopped;
+use crate::background_tasks::spawn_until_stopped;
+use crate::change_notices::Notifier;
 use crate::config::Config;
 use crate::gateways::GatewayDirectory;
 use crate::job_watchers::JobWatchers;
 use crate::live_output::LiveOutput;
-use crate::notices::Notifier;
 use crate::request_signer::RequestSigner;
 use crate::rest::account::AccountService;
-use crate::rest::admission::Admission;
+use crate::rest::authentication::Admission;
 use crate::rest::events::EventService;
 use crate::rest::files::FileCalls;
 use crate::rest::health::HealthService;
@@ -45,7 +45,7 @@ use crate::user_limits::RequestRates;
 use crate::validator_selection::ValidatorSelection;
 use crate::validator_sessions::ValidatorSessions;
 use crate::web::WebService;
-use crate::{metrics, periodic_cleanup, replicas};
+use crate::{metrics, periodic_round, replicas};
 
 /// The parts, shared by all requests.
 #[derive(Clone)]
@@ -203,7 +203,7 @@ impl Services<'_> {
         }
         let limit = self.config.limits.unanswered_s;
         if limit > 0 {
-            periodic_cleanup::start_job_sweep(
+            periodic_round::start_job_sweep(
                 self.store.clone(),
                 notifier.clone(),
                 Duration::from_secs(limit),

@@ -26,7 +26,7 @@ use axum::http::{StatusCode, Uri, header};
 use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use muster_web_pages::assets;
+use muster_web_pages::headers_and_assets;
 
 use self::outside::notice_outside;
 use self::page_headers::protect;
@@ -66,7 +66,7 @@ pub(crate) fn router(service: Arc<WebService>, api: Router) -> Router {
 
 /// A file that pages load. Its path changes with its bytes.
 async fn asset(uri: Uri) -> Response {
-    match assets::find(uri.path()) {
+    match headers_and_assets::find(uri.path()) {
         Some(found) => (
             [
                 (header::CONTENT_TYPE, found.kind),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_enrollment::keys::{KeyError, load_or_create};
+use muster_enrollment::key_and_certificate::{KeyError, load_or_create};
 use muster_http::server::ServerTls;
 use muster_process::tls::{TlsIdentity, public_server};
 use muster_process::{SharedClock, Tasks};

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lease_table::Event;
 use crate::operator::OperatorBoard;
 use crate::published_grades::GradeReader;
-use crate::queues::Inbox;
+use crate::session_queues::Inbox;
 use crate::validator_shares::shares::ValidatorStakes;
 
 /// The least time between two statements of the executors on the chain.

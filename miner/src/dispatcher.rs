@@ -27,11 +27,11 @@ use crate::lease::read_trace;
 use crate::lease_table::{ConnectionId, DialId, Effect, Event, LeaseTable, LeaseWrite};
 use crate::manager::{ExecutorManager, Notice, Order, Running};
 use crate::metrics::count_effects;
+use crate::miner_state::LeaseGauge;
 use crate::operator::{OperatorBoard, failure_of};
 use crate::persistent::ExecutorPool;
-use crate::queues::{Attachment, DispatcherInput, Inbox, Outbox, Outgoing};
 use crate::receipt_pages::Pages;
-use crate::state::LeaseGauge;
+use crate::session_queues::{Attachment, DispatcherInput, Inbox, Outbox, Outgoing};
 use crate::store::{PageLine, Store};
 
 /// Events decided together at most.

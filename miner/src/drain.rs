@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::lease_table::Event;
 use crate::manager::ExecutorManager as _;
-use crate::queues::Inbox;
+use crate::session_queues::Inbox;
 
 /// How often the miner looks for the files.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -23,8 +23,8 @@ use uuid::Uuid;
 
 use crate::lease::{ExecutorReport, ReturningExecutor, SealingRequest};
 use crate::lease_table::{DialId, Event};
-use crate::queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
-use crate::state::MinerState;
+use crate::miner_state::MinerState;
+use crate::session_queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
 
 /// The number of characters of an unknown peer's text that are echoed.
 const MAX_ECHO: usize = 100;

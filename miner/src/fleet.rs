@@ -13,7 +13,7 @@ use crate::executor_pools::Pools;
 use crate::lease_table::{Event, ExecutorCapacity};
 use crate::manager::{ExecutorManager, ManagerError, Order, Running, SpendExceeded};
 use crate::persistent::{AssignedLease, CapacitySlot, ExecutorPool};
-use crate::queues::Inbox;
+use crate::session_queues::Inbox;
 
 /// How often the engines of pools are looked at for what they have places for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -16,7 +16,7 @@ use muster_store::StoreError;
 use muster_websocket::{Greeting, SocketError};
 
 use crate::chain::ValidatorAdmission;
-use crate::state::{MAX_SESSIONS, MinerState, SessionPermit};
+use crate::miner_state::{MAX_SESSIONS, MinerState, SessionPermit};
 
 /// How old a greeting may be, and how far ahead of ours its clock.
 const MAX_AGE: Duration = Duration::from_secs(10);

@@ -4,11 +4,11 @@
 //! refused by name. The *history* is every message about the attempt in the order in which its validator must get them.
 //! A reconnected validator gets the whole history; known messages have no effect on it.
 
-mod hold;
-mod machine;
+mod return_secrets;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod transitions;
 
 use std::time::Duration;
 
@@ -25,10 +25,10 @@ use muster_protocol::{
 };
 use muster_response_proof::{Attestation, HashScheme, Price};
 
-pub use hold::{Fence, LeaseSnapshot, ReturningExecutor};
-pub use machine::{Lease, has_private_image, job_time, runs_unbroken};
+pub use return_secrets::{Fence, LeaseSnapshot, ReturningExecutor};
 pub use trace::TracedLease;
 pub(crate) use trace::read_trace;
+pub use transitions::{Lease, has_private_image, job_time, runs_unbroken};
 
 /// How long the miner waits before it gives a lease up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`admission`], [`lease`] and [`lease_table`] decide, purely; [`dispatcher`] feeds them and
 //! carries out their effects; [`store`] and [`receipt_pages`] keep state; [`greeting`], [`validator_session`],
-//! [`executor_session`] and [`http`] talk; [`manager`] starts executors and [`persistent`] lends those that stay
+//! [`executor_session`] and [`public_port`] talk; [`manager`] starts executors and [`persistent`] lends those that stay
 //! connected; [`chain`] knows the validators to serve.
 //!
 //! Absent on purpose: scoring, and any knowledge of what a job does.
@@ -17,17 +17,17 @@ pub mod executor_pools;
 pub mod executor_session;
 pub mod fleet;
 pub mod greeting;
-pub mod http;
 pub mod lease;
 pub mod lease_table;
 pub mod machine_board;
 mod metrics;
+pub mod miner_state;
 pub mod operator;
 pub mod persistent;
+pub mod public_port;
 mod published_grades;
-pub mod queues;
 pub mod receipt_pages;
-pub mod state;
+pub mod session_queues;
 pub mod store;
 #[cfg(test)]
 mod testing;
@@ -66,12 +66,12 @@ use crate::greeting::UNAUTHENTICATED;
 use crate::lease::LeaseTimeouts;
 use crate::lease_table::{FetchRules, LeaseRules, LeaseTable};
 use crate::manager::{Commands, ExecutorManager, LocalProcesses, Provisioner};
+use crate::miner_state::{LeaseGauge, MinerState, SessionLimiter};
 use crate::operator::{OperatorBoard, OperatorSources};
 use crate::persistent::{ExecutorPool, PersistentServer};
 use crate::published_grades::GradeReader;
-use crate::queues::inbox;
 use crate::receipt_pages::{PageError, Pages, oldest_page};
-use crate::state::{LeaseGauge, MinerState, SessionLimiter};
+use crate::session_queues::inbox;
 use crate::store::Store;
 use crate::validator_shares::shares::ShareRules;
 use crate::validator_shares::unpaid::UnpaidRules;
@@ -248,12 +248,12 @@ pub async fn run_with(
         "executors of an earlier process",
         manager.reclaim(leases.open_attempts()),
     );
-    let port = http::MinerPort {
+    let port = public_port::MinerPort {
         settings: config.http.clone(),
         tls: certificate.as_ref().map(|certificate| certificate.tls.clone()),
         refuses_plain: config.tls.refuse_plain,
     };
-    let serving = http::serve(listener, port, Arc::clone(&context), own.clone(), own.token());
+    let serving = public_port::serve(listener, port, Arc::clone(&context), own.clone(), own.token());
     own.spawn("http", serving);
     open_operator_pages(&config, &context, &pool, &own).await?;
     start_janitor(&config, &store, &own, &clock);

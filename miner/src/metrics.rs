@@ -7,8 +7,8 @@ use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{JobRejectionReason, ReceiptKind};
 
 use crate::lease_table::{Effect, LeaseStatus, LeaseWrite};
+use crate::miner_state::MinerState;
 use crate::persistent::ExecutorPool;
-use crate::state::MinerState;
 
 /// How often the gauges are set.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);

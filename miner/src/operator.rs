@@ -1,8 +1,8 @@
 //! The operator's view of the miner: what is remembered for it, and the pages that show it.
 
-mod board;
 mod router;
+mod status_board;
 
-pub use board::OperatorBoard;
-pub(crate) use board::failure_of;
 pub(crate) use router::{OperatorSources, open};
+pub use status_board::OperatorBoard;
+pub(crate) use status_board::failure_of;

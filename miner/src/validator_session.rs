@@ -27,8 +27,8 @@ use crate::admission::OfferFlaw;
 use crate::chain::ValidatorAdmission;
 use crate::greeting::{NoSession, error_frame, greet, malformed};
 use crate::lease_table::{ConnectionId, Event, JobOffer};
-use crate::queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
-use crate::state::MinerState;
+use crate::miner_state::MinerState;
+use crate::session_queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
 
 /// Bytes of frames that are handed to the network together, if this many have gathered.
 const TOGETHER: usize = 128 * 1024;

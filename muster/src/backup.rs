@@ -11,8 +11,8 @@
 //! Folders are copied before the store and, as far as they have changed, after it: a file that the store's copy speaks
 //! of was there before its row, so one of the two passes has it.
 
+mod copied_parts;
 mod folder;
-mod parts;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +25,7 @@ use muster_store::backup::{copy_sqlite, sqlite_file};
 use muster_terminal::print;
 use muster_validator::store::Store as ValidatorStore;
 
-use self::parts::{RoleParts, read_parts};
+use self::copied_parts::{RoleParts, read_parts};
 use crate::backup::folder::{Manifest, copy_changed, make_private_folder};
 use crate::cli::{Backup, BackupRole, Restore};
 use crate::failure::Result;

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_client::Client;
 use muster_gateway::ProofView;
-use muster_gateway::proof_record::{ProofRecord, Transcript};
+use muster_gateway::saved_proof::{ProofRecord, Transcript};
 use muster_openai::{BodyKind, JsonReader};
 use muster_process::SharedClock;
 use muster_terminal::print;

@@ -18,7 +18,7 @@ use muster_terminal::print;
 use serde_json::json;
 use tokio::process::Command;
 
-use muster_local_subnet::state::LocalSubnet;
+use muster_local_subnet::subnet_folder::LocalSubnet;
 
 use crate::cli::Doctor;
 use crate::cli::user::Who;
@@ -135,7 +135,11 @@ fn words(error: impl Into<anyhow::Error>) -> String {
 }
 
 async fn engine() -> EngineFacts {
-    let asked = tokio::time::timeout(PATIENCE, muster_executor::engine::ContainerEngine::connect("")).await;
+    let asked = tokio::time::timeout(
+        PATIENCE,
+        muster_executor::docker_engine::ContainerEngine::connect(""),
+    )
+    .await;
     match asked {
         Ok(Ok(engine)) => EngineFacts {
             version: Some(engine.version().to_owned()),

@@ -11,7 +11,7 @@ use muster_protocol::{ErrorCode, ValidatorKey};
 use crate::cli::user::{FacilitatorOptions, WalletName};
 use crate::failure::{Failure, Result};
 use crate::saved_login::SavedLogin;
-use muster_local_subnet::state::LocalSubnet;
+use muster_local_subnet::subnet_folder::LocalSubnet;
 
 /// Everything that a user's command may know.
 pub(crate) struct FacilitatorAccess {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use muster_gateway::proof_record::{ProofRecord, VerifiedRecord};
+use muster_gateway::saved_proof::{ProofRecord, VerifiedRecord};
 use muster_process::SharedClock;
 use muster_terminal::{job_text, print};
 use serde_json::{Value, json};

@@ -13,7 +13,7 @@ use muster_process::{SharedClock, Tasks};
 use crate::cli::{Top, Watched};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use muster_local_subnet::state::{Layout, LocalSubnet};
+use muster_local_subnet::subnet_folder::{Layout, LocalSubnet};
 
 /// Runs `muster top` until its user, a signal or the end of the terminal ends it.
 pub(crate) async fn run(args: Top, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {

@@ -11,11 +11,11 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use muster_chain::ChainClient;
-use muster_executor::engine::ContainerEngine;
+use muster_executor::docker_engine::ContainerEngine;
 use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_local_subnet::ports::{self, PortClaims};
 use muster_local_subnet::programs::{self, Demonstration, ModelPrograms, Programs};
-use muster_local_subnet::state::{Layout, LocalSubnet};
+use muster_local_subnet::subnet_folder::{Layout, LocalSubnet};
 use muster_local_subnet::supervise::{Program, Supervisor};
 use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId, MinerKey};

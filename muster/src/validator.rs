@@ -13,7 +13,7 @@ use muster_process::operator_token::OperatorToken;
 use muster_terminal::print;
 use serde_json::Value;
 
-use muster_local_subnet::state::{Layout, LocalSubnet};
+use muster_local_subnet::subnet_folder::{Layout, LocalSubnet};
 
 use crate::cli::{OfValidator, Route, RouteExplain, ValidatorCommand};
 use crate::failure::{Failure, Result};

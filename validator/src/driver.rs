@@ -4,32 +4,32 @@
 //! Each part uses only those below it in this list:
 //!
 //! * [`JobDrivers`] starts, resumes and cancels jobs.
-//! * [`dispatcher`] starts the drivers of waiting jobs, [`job_driver`] drives one job.
+//! * [`queue_dispatcher`] starts the drivers of waiting jobs, [`job_driver`] drives one job.
 //! * [`queue`] keeps the jobs that wait, [`attempt_runner`] runs one attempt, [`unmatched`] answers messages about
 //!   attempts that have no driver, [`partial_pay`] pays an attempt from whose checkpoint another one went on.
-//! * [`assignment`] chooses the miner among those of a [`miner_pool`].
-//! * [`miner_records`] and [`waiting_jobs`] are what attempts change ([`attempt_deps`]).
+//! * [`miner_choice`] chooses the miner among those of a [`miner_pool`].
+//! * [`miner_records`] and [`queue_in_memory`] are what attempts change ([`attempt_deps`]).
 //!
 //! `muster_job_messages` holds the messages themselves, and `muster_miner_link` carries them.
 
-mod assignment;
 mod attempt_deps;
 mod attempt_runner;
 pub(crate) mod checkpoint_record;
 mod covered_pay;
-mod dispatcher;
 mod executor_need;
 mod job_driver;
 mod miner_channels;
+mod miner_choice;
 mod miner_pool;
 mod miner_records;
 mod new_attempt;
 mod no_miner;
 mod partial_pay;
 mod queue;
+mod queue_dispatcher;
+mod queue_in_memory;
 mod running_jobs;
 mod unmatched;
-mod waiting_jobs;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,20 +45,20 @@ use muster_protocol::{JobId, Timestamp};
 use muster_store::StoreError;
 use tokio::sync::watch;
 
-use assignment::MinerChooser;
 use attempt_deps::AttemptDeps;
-use dispatcher::QueueDispatcher;
 use job_driver::{DrivenJob, JobDriver, WaitTime};
 use miner_channels::MinerChannels;
+use miner_choice::MinerChooser;
 use miner_records::MinerRecords;
 use queue::QueueKeeper;
 pub(crate) use queue::{FirstAttempt, FirstStep};
+use queue_dispatcher::QueueDispatcher;
+use queue_in_memory::WaitingJobs;
 use running_jobs::RunningJobs;
-use waiting_jobs::WaitingJobs;
 
 use crate::miner_reports::claims;
-use crate::state::ValidatorState;
 use crate::store::restore_ledger;
+use crate::validator_state::ValidatorState;
 
 /// The drivers of all open jobs.
 #[derive(Debug)]

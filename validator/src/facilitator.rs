@@ -16,7 +16,7 @@ use crate::LinkState;
 use crate::driver::JobDrivers;
 use crate::intake::jobs::JobIntake;
 use crate::intake::orders::take_orders;
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 /// The parts of the validator of which the facilitator receives news.
 pub(crate) struct FacilitatorNews {

@@ -8,7 +8,7 @@ use muster_store::StoreError;
 use muster_store::retention::{Deletion, JanitorStore, RetentionRules, run_janitor};
 use muster_store::size::TableSize;
 
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 struct ValidatorRetention(Arc<ValidatorState>);
 

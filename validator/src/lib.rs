@@ -33,11 +33,11 @@
 //! Each part calls only the parts below it. A cancellation takes the same way; live output goes from the attempt runner
 //! straight to the link, through a queue that drops what does not fit. The validator's own jobs (sessions of its
 //! gateway, challenges of its grading, checks on its trusted miner) enter through `muster_own_jobs` and take the same
-//! way from there, without an outbox. [`parts`] opens the parts that order them.
+//! way from there, without an outbox. [`open_parts`] opens the parts that order them.
 //!
 //! Beside it, `collateral` reads what miners have deposited, `weights` follows the chain, scores each cycle
-//! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
-//! `state::ValidatorState` holds what every part needs.
+//! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status_page` serves the operator's view.
+//! `validator_state::ValidatorState` holds what every part needs.
 
 mod collateral;
 pub mod config;
@@ -48,13 +48,13 @@ mod janitor;
 mod metrics;
 mod miner_poll;
 mod miner_reports;
+mod open_parts;
 mod operator;
 mod outcome_counts;
-mod parts;
 mod peers;
 mod receipt_gatherer;
-mod state;
-mod status;
+mod status_page;
+mod validator_state;
 mod weights;
 
 use std::net::SocketAddr;
@@ -91,9 +91,9 @@ pub use muster_validator_store as store;
 use peers::announcement::announce_pages;
 use peers::{PeerValidators, pages_router};
 use receipt_gatherer::ReceiptGatherer;
-use state::ValidatorState;
-use status::StatusSources;
+use status_page::StatusSources;
 use store::Store;
+use validator_state::ValidatorState;
 use weights::{ScoringGate, WeightSetter};
 
 use crate::collateral::{CollateralView, ViewSubject};
@@ -295,7 +295,7 @@ fn start_observers(
     operator_listener: Option<TcpListener>,
 ) {
     if let Some(listener) = operator_listener {
-        let (calls, token) = (status::router(sources.clone()), sources.operator.clone());
+        let (calls, token) = (status_page::router(sources.clone()), sources.operator.clone());
         let serving = operator::serve(Arc::clone(state), calls, token, listener);
         state.tasks.spawn("operator's pages", serving);
     }
@@ -317,7 +317,7 @@ fn start_gathering(
         return;
     }
     let peers = Arc::new(PeerValidators::new(Arc::clone(state), Arc::clone(&gate)));
-    if let Some(exchange) = parts::verdict_exchange(state, audits, peers.subscribe_addresses()) {
+    if let Some(exchange) = open_parts::verdict_exchange(state, audits, peers.subscribe_addresses()) {
         state.spawn("verdict exchange", exchange.run());
     }
     let gatherer = ReceiptGatherer {
@@ -344,12 +344,12 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
     cancel_earlier_sessions(&state.store).await?;
     drivers.resume().await?;
     let own_jobs = open_own_jobs(state, &drivers);
-    let gateway = parts::open_gateway(state, own_jobs.clone()).await?;
-    let trusted = parts::trusted_sessions(state, own_jobs.clone());
-    let audits = parts::open_audits(state, gateway.as_ref(), trusted.clone()).await?;
-    let checks = parts::cross_checks(state, own_jobs.clone(), audits.clone());
+    let gateway = open_parts::open_gateway(state, own_jobs.clone()).await?;
+    let trusted = open_parts::trusted_sessions(state, own_jobs.clone());
+    let audits = open_parts::open_audits(state, gateway.as_ref(), trusted.clone()).await?;
+    let checks = open_parts::cross_checks(state, own_jobs.clone(), audits.clone());
     state.spawn("cross-checks", checks.clone().run(state.tasks.token()));
-    let grading = parts::open_grading(state, &drivers, own_jobs, gateway.clone()).await?;
+    let grading = open_parts::open_grading(state, &drivers, own_jobs, gateway.clone()).await?;
     let gate = Arc::new(ScoringGate::default());
     let news = FacilitatorNews {
         drivers: Arc::clone(&drivers),
@@ -392,6 +392,6 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
         trusted,
     };
     start_observers(state, &sources, operator_listener);
-    status::serve(sources, listener).await;
+    status_page::serve(sources, listener).await;
     Ok(())
 }

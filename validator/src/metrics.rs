@@ -12,7 +12,7 @@ use muster_store::StoreError;
 
 use crate::LinkState;
 use crate::chain::reachable_miners;
-use crate::status::StatusSources;
+use crate::status_page::StatusSources;
 use crate::store::{CycleState, StoredCycle};
 
 /// How often the gauges are set.

@@ -18,7 +18,7 @@ use muster_scoring::NamedMain;
 use muster_store::StoreError;
 
 use crate::driver::JobDrivers;
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 use crate::weights::ScoringGate;
 
 /// Miners that are asked at a time.

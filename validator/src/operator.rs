@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use muster_http::server::{self, Server, TowerToHyperService};
-use muster_operator_pages::gate::OperatorGate;
+use muster_operator_pages::token_check::OperatorGate;
 use muster_operator_pages::validator_router::ValidatorPages;
 use muster_process::operator_token::OperatorToken;
 use tokio::net::TcpListener;
 
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 /// Serves the operator's address until the validator stops. `calls` are the calls of the status page.
 pub(crate) async fn serve(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_job_messages::report::fault_of;
+use muster_job_messages::last_status::fault_of;
 use muster_protocol::job::Outcome;
 
 /// Counts the end of an attempt that took `took`.

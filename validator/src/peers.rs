@@ -7,8 +7,8 @@
 
 pub(crate) mod announcement;
 mod comparison;
+mod gather_statements;
 pub(crate) mod pages_router;
-mod statements;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use muster_protocol::ValidatorKey;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 use crate::weights::ScoringGate;
 
 /// Commitments, or statements, that are read at a time.

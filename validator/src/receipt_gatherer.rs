@@ -26,8 +26,8 @@ use muster_store::StoreError;
 use crate::chain::reachable_miners;
 use crate::driver::JobDrivers;
 use crate::peers::PeerValidators;
-use crate::state::ValidatorState;
 use crate::store::GatheredPage;
+use crate::validator_state::ValidatorState;
 use crate::weights::{BlockTimes, ScoringGate};
 
 /// Parties whose pages are read at a time.

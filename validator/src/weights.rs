@@ -1,10 +1,10 @@
 //! Weights: follow the chain's blocks, score the work before a cycle once the cycle's window opens, and set the
 //! weights.
 //!
-//! [`block_loop`] decides at each block what is due, by the rules in [`muster_subnet_view::cycle`]; [`score_cycle`]
-//! scores a cycle, with the capacity that validators state ([`capacity`], without those that contradict themselves:
-//! [`contradictions`]), the stakes that [`epochs`] recorded, and the [`burns`] of validators; [`submission`] submits
-//! its weights and looks after commits until they are revealed.
+//! [`block_loop`] decides at each block what is due, by the rules in [`muster_subnet_view::cycle_duties`];
+//! [`score_cycle`] scores a cycle, with the capacity that validators state ([`capacity_votes`], without those that
+//! contradict themselves: [`contradictions`]), the stakes that [`epochs`] recorded, and the [`burns`] of validators;
+//! [`submission`] submits its weights and looks after commits until they are revealed.
 //!
 //! A scored cycle is stored before its weights are sent, so that a restart sends the same weights or learns from the
 //! chain that they are there. Once the chain has taken the weights of a window, it is not asked again in that window.
@@ -15,7 +15,7 @@
 
 mod block_loop;
 mod burns;
-mod capacity;
+mod capacity_votes;
 mod chain_snapshot;
 mod contradictions;
 mod epochs;
@@ -30,7 +30,7 @@ use muster_store::StoreError;
 
 pub(crate) use muster_subnet_view::{BlockTimes, ScoringGate};
 
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 /// Scores cycles and sets their weights.
 pub(crate) struct WeightSetter {

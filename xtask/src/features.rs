@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    plan::{Unit, UnitGraph, read_graph, registry_crate},
+    build_plan::{Unit, UnitGraph, read_graph, registry_crate},
     workspace::Workspace,
 };
 

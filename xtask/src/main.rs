@@ -12,12 +12,12 @@
 
 mod arrows;
 mod bench;
+mod build_plan;
 mod cache;
 mod cuda;
 mod features;
 mod fleets;
 mod fuzz;
-mod plan;
 mod sbom;
 mod test;
 mod tidy;

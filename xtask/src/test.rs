@@ -5,6 +5,7 @@
 pub(crate) mod budget;
 mod build;
 mod cgroup;
+mod child_process;
 mod console;
 mod daemon;
 mod deny;
@@ -13,14 +14,13 @@ mod examples;
 mod install;
 mod lanes;
 mod postgres;
-mod process;
 mod python;
 mod report;
+mod runner_summary;
 mod services;
 pub(crate) mod soak;
+mod started_count;
 mod steps;
-mod summary;
-mod tally;
 mod tested;
 
 use std::{
@@ -37,13 +37,13 @@ use clap::Args;
 use crate::workspace::Workspace;
 use build::Compiled;
 use cgroup::{Cgroup, RemovedGroup};
+use child_process::Interrupt;
 use console::Console;
-use process::Interrupt;
 use python::Interpreters;
 use report::{Cost, Outcome, Report};
 use services::{POSTGRES, Services};
+use started_count::Tally;
 use steps::{STEPS, Step};
-use tally::Tally;
 
 #[derive(Args)]
 pub(crate) struct Options {

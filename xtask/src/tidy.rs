@@ -4,20 +4,20 @@
 
 mod deadlines;
 mod doc_links;
+mod error_pages;
 mod markdown;
 mod marks;
 mod names;
 mod page_links;
-mod pages;
 mod plain_code;
 pub(crate) mod proof_module;
 mod prose;
 mod ptx;
 mod purposes;
-mod rooms;
+mod queries_and_traits;
+mod rust_source;
 mod shape;
 mod sleeping;
-mod source;
 mod wire_hash;
 
 use std::{
@@ -41,19 +41,19 @@ const RULES: &[Rule] = &[
     shape::modules,
     shape::functions,
     purposes::check,
-    rooms::renamed_crates,
-    rooms::queries,
-    rooms::single_implementations,
+    queries_and_traits::renamed_crates,
+    queries_and_traits::queries,
+    queries_and_traits::single_implementations,
     names::bare,
     names::homonyms,
     prose::riddles,
     prose::fillers,
     prose::columns,
     wire_hash::check,
-    pages::errors,
-    pages::decisions,
-    pages::named_tests,
-    pages::endings,
+    error_pages::errors,
+    error_pages::decisions,
+    error_pages::named_tests,
+    error_pages::endings,
     ptx::check,
     proof_module::check,
     marks::unfinished,

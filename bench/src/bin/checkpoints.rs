@@ -17,7 +17,7 @@ use muster_checkpoint_transfer::{BlockClient, CheckpointKeeper, KeeperHandle, Ke
 use muster_checkpoints::TreeLimits;
 use muster_facilitator_store::Store;
 use muster_file_store::checkpoint_blocks::catalogue::BlockCatalogue;
-use muster_file_store::checkpoint_blocks::{BlockAccess, BlockGrant, CheckpointService, http};
+use muster_file_store::checkpoint_blocks::{BlockAccess, BlockGrant, CheckpointService, block_routes};
 use muster_file_store::{ObjectStorage, Settings, UrlKey};
 use muster_process::{SharedClock, SystemClock};
 use muster_protocol::job::MetricValue;
@@ -199,7 +199,7 @@ impl Bench {
         );
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
         let base = format!("http://{}", listener.local_addr()?);
-        let router = http::router(Arc::new(service));
+        let router = block_routes::router(Arc::new(service));
         runtime.spawn(async move { axum::serve(listener, router).await });
         Ok(Self {
             runtime,

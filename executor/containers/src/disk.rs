@@ -14,7 +14,7 @@ use nix::fcntl::openat;
 use nix::sys::stat::Mode;
 use tokio::sync::Semaphore;
 
-use crate::engine::{ContainerEngine, EngineError, operation_failed};
+use crate::docker_engine::{ContainerEngine, EngineError, operation_failed};
 use crate::folder_removal::{flags, list};
 use crate::sized_disk;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_process::SharedClock;
 
-use crate::engine::ContainerEngine;
+use crate::docker_engine::ContainerEngine;
 use crate::image_settings::PullBounds;
 use crate::pull_error::PullError;
 use crate::sized_disk::free;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use bollard::models::ContainerCreateBody;
 
-use crate::engine::{ContainerEngine, EngineError, LocalImage};
+use crate::docker_engine::{ContainerEngine, EngineError, LocalImage};
 use crate::sandbox::home_folder;
 
 /// Files that a distribution puts into every home for login shells. A job does not need them.

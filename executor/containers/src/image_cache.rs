@@ -9,7 +9,7 @@ use muster_process::error::Causes;
 use muster_protocol::{ImageId, Timestamp};
 use tokio::task::spawn_blocking;
 
-use crate::engine::{ContainerEngine, EngineError, operation_failed};
+use crate::docker_engine::{ContainerEngine, EngineError, operation_failed};
 use crate::image_leases::{self, LeaseError, RemovalRight};
 use crate::image_settings::ImageSettings;
 

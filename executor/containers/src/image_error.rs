@@ -5,7 +5,7 @@ use muster_protocol::job::{Fault, ImageFetchFailure};
 use muster_protocol::{ErrorCode, ImageId};
 
 use crate::credentials::CredentialsError;
-use crate::engine::EngineError;
+use crate::docker_engine::EngineError;
 use crate::image_archive::ArchiveError;
 use crate::image_leases::LeaseError;
 use crate::image_reference::ReferenceError;

@@ -14,7 +14,7 @@ use muster_protocol::Timestamp;
 use muster_protocol::wire::executor::LayerCount;
 use tokio::sync::Mutex;
 
-use crate::engine::{ContainerEngine, EngineError, operation_failed};
+use crate::docker_engine::{ContainerEngine, EngineError, operation_failed};
 use crate::engine_disk::watch_engine_disk;
 use crate::image_reference::{ImageReference, Pin};
 use crate::image_settings::PullBounds;

@@ -246,7 +246,7 @@ mod tests {
         fn any_text_is_a_name_that_reads_back_or_is_refused(text in "[a-zA-Z0-9:/@._?%-]{0,80}|.{0,40}") {
             if let Ok(name) = text.parse::<ImageName>() {
                 let whole = name.to_string();
-                proptest::prop_assert!(crate::engine::is_image_name(&whole), "{}", whole);
+                proptest::prop_assert!(crate::docker_engine::is_image_name(&whole), "{}", whole);
                 proptest::prop_assert_eq!(whole.parse::<ImageName>().unwrap(), name);
             }
         }

@@ -8,7 +8,7 @@ use muster_process::error::Causes;
 use muster_protocol::{Digest, ImageId};
 use tokio::task::spawn_blocking;
 
-use crate::engine::{ContainerEngine, EngineError, LocalImage};
+use crate::docker_engine::{ContainerEngine, EngineError, LocalImage};
 use crate::image_archive::{ArchiveError, ArchivedImage, list_images};
 pub use crate::image_error::ImageError;
 use crate::image_leases::{self, Lease};

@@ -15,7 +15,7 @@ use muster_process::error::Causes;
 use muster_protocol::Timestamp;
 use tokio::task::{JoinError, spawn_blocking};
 
-use crate::engine::{ContainerEngine, EngineError};
+use crate::docker_engine::{ContainerEngine, EngineError};
 use crate::owned_folders::{AbandonedFolder, FolderError, find_abandoned};
 use crate::sandbox::LABEL_EXECUTOR;
 

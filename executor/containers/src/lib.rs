@@ -1,12 +1,12 @@
 //! Containers on a Docker engine: images by content, the sandbox, and the removal of abandoned containers.
 //!
-//! Reading order: [`engine`] (the API), [`image_archive`] and [`images`] (the programs of jobs), [`sandbox`] (a job's
-//! permissions, a pure function), [`home_folder`] and [`disk`] (the places a job may write to), [`owned_folders`] and
-//! [`leftovers`] (the owners of folders, and the removal of folders whose owner is dead).
+//! Reading order: [`docker_engine`] (the API), [`image_archive`] and [`images`] (the programs of jobs), [`sandbox`] (a
+//! job's permissions, a pure function), [`home_folder`] and [`disk`] (the places a job may write to), [`owned_folders`]
+//! and [`leftovers`] (the owners of folders, and the removal of folders whose owner is dead).
 
 pub mod credentials;
 pub mod disk;
-pub mod engine;
+pub mod docker_engine;
 mod engine_disk;
 mod folder_removal;
 pub mod gpu;
@@ -30,6 +30,6 @@ pub mod sandbox;
 pub mod sized_disk;
 pub mod user_archive;
 
-pub use engine::{ContainerEngine, EngineError, LocalImage};
+pub use docker_engine::{ContainerEngine, EngineError, LocalImage};
 pub use image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 pub use leftovers::reap;

@@ -8,7 +8,7 @@ use muster_protocol::job::RegistryCredentials;
 use uuid::Uuid;
 
 use crate::credentials::RegistryLogin;
-use crate::engine::{ContainerEngine, EngineError, operation_failed};
+use crate::docker_engine::{ContainerEngine, EngineError, operation_failed};
 use crate::image_error::ImageError;
 use crate::image_pull::{PullProgress, pull};
 use crate::image_reference::{ImageName, ImageReference, Pin};

@@ -3,7 +3,7 @@
 
 use bollard::auth::DockerCredentials;
 use muster_job_data::HttpError;
-use muster_job_data::registry::{RegistryAuth, RegistryClient, RegistryError, RegistryImage};
+use muster_job_data::manifest_request::{RegistryAuth, RegistryClient, RegistryError, RegistryImage};
 use muster_process::SharedClock;
 use muster_process::backoff::Backoff;
 use muster_process::error::Causes;

@@ -23,7 +23,7 @@ use bollard::models::{
 use muster_protocol::AttemptId;
 use serde::Deserialize;
 
-use crate::engine::LocalImage;
+use crate::docker_engine::LocalImage;
 
 /// The label with the attempt that a container serves.
 pub const LABEL_ATTEMPT: &str = "muster.attempt";

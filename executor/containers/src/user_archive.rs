@@ -8,7 +8,7 @@ use muster_process::error::Causes;
 use muster_protocol::ImageId;
 use tokio::task::spawn_blocking;
 
-use crate::engine::{ContainerEngine, EngineError};
+use crate::docker_engine::{ContainerEngine, EngineError};
 use crate::engine_disk::watch_engine_disk;
 use crate::image_archive::list_images;
 use crate::image_error::{ImageError, UserArchiveError};

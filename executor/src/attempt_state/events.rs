@@ -1,6 +1,6 @@
 //! The events that the state machine takes and the effects that it returns.
 
-use super::failure::AttemptFailure;
+use super::failure_blame::AttemptFailure;
 use super::offer_terms::OfferTerms;
 use super::program_end::ProgramExit;
 

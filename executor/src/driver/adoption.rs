@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::Driver;
-use super::stage_data::AttemptStage;
+use super::attempt_stages::AttemptStage;
 use crate::attempt_state::{AttemptFailure, AttemptMachine};
 use crate::context::{AttemptContext, ProcessContext};
 use crate::driver::runner::StepRunner;

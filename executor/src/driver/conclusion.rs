@@ -10,8 +10,8 @@ use muster_span_export::{SpanBatch, spans_of};
 use tokio::time::timeout;
 
 use super::Driver;
+use super::attempt_stages::AttemptStage;
 use super::runner::StepResult;
-use super::stage_data::AttemptStage;
 use crate::attempt_report::AttemptReport;
 use crate::attempt_state::Conclusion;
 use crate::error::Error;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use muster_containers::engine::ContainerEngine;
+use muster_containers::docker_engine::ContainerEngine;
 use muster_job_data::Uploaded;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::muster::OfferExtension;

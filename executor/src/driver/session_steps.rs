@@ -5,8 +5,8 @@ use std::sync::Arc;
 use muster_protocol::wire::miner::{GraderTerms, StreamingDetails};
 use tokio::sync::oneshot;
 
+use super::attempt_stages::{PlacedStage, SessionStage};
 use super::runner::{StepResult, StepRunner};
-use super::stage_data::{PlacedStage, SessionStage};
 use crate::co_grader::{CoGrader, CoGraderSpec};
 use crate::session::{self, OpenSession, SessionSetup};
 use crate::steps::PlacedJob;

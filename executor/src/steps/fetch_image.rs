@@ -1,6 +1,6 @@
 //! The step that fetches the job's image.
 
-use muster_containers::engine::ContainerEngine;
+use muster_containers::docker_engine::ContainerEngine;
 use muster_containers::private_pull::pull_private;
 use muster_protocol::wire::muster::OfferExtension;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_containers::engine::ContainerEngine;
+use muster_containers::docker_engine::ContainerEngine;
 use muster_containers::images::LeasedImage;
 use muster_protocol::wire::miner::{InitialJobRequest, JobImage, JobRequest};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_containers::engine::ContainerEngine;
+use muster_containers::docker_engine::ContainerEngine;
 use muster_containers::image_reference::ImageName;
 use muster_containers::images::FoundImage;
 use muster_process::error::Causes;

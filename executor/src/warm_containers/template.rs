@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use bollard::models::{ContainerCreateBody, Mount, MountType};
-use muster_containers::engine::LocalImage;
+use muster_containers::docker_engine::LocalImage;
 use muster_protocol::AttemptId;
 use muster_protocol::wire::miner::JobRequest;
 use serde_json::json;

@@ -5,11 +5,11 @@
 //! and a sweep drops the blocks that none of them names.
 //!
 //! Reading order: [`block_grant`] (the permission of a URL, pure), [`catalogue`] (the tables), [`service`] (both with
-//! the objects), [`http`] (the requests).
+//! the objects), [`block_routes`] (the requests).
 
 pub mod block_grant;
+pub mod block_routes;
 pub mod catalogue;
-pub mod http;
 pub mod service;
 
 pub use block_grant::{BlockAccess, BlockGrant};

@@ -142,7 +142,7 @@ mod tests {
     fn clients_get_these_statuses_and_words() {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_RANGE, HeaderValue::from_static("x"));
-        let part = crate::http::parse_write_request(&headers).unwrap_err();
+        let part = crate::file_routes::parse_write_request(&headers).unwrap_err();
         for (error, status, text) in [
             (
                 FileError::NotFound,

@@ -6,15 +6,15 @@
 //!
 //! Reading order: [`signed_urls`] (the permission of a URL), [`muster_http::range`] (the parts that a request names)
 //! and [`upload_plan`] (the decision about a request to write) are pure; [`object_storage`] keeps bytes and
-//! [`catalogue`] metadata; [`file_service`] joins them; [`http`] answers the requests to signed URLs.
+//! [`catalogue`] metadata; [`file_service`] joins them; [`file_routes`] answers the requests to signed URLs.
 //! [`checkpoint_blocks`] keeps the blocks of jobs' checkpoints beside them, behind URLs that end with their jobs.
 
 mod bucket_client;
 pub mod catalogue;
 pub mod checkpoint_blocks;
 pub mod error;
+pub mod file_routes;
 pub mod file_service;
-pub mod http;
 pub mod object_storage;
 pub mod settings;
 pub mod signed_urls;

@@ -13,7 +13,7 @@ use muster_protocol::account_api::{AccountDeleted, AccountView};
 use muster_store::retention::{Pace, PaceSettings, sweep};
 use serde::Deserialize;
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::model_service::ModelService;
 use super::rights::{AnyRight, KeysRight};
 use muster_facilitator_store::{AccountDeletion, Store, deletions_of};

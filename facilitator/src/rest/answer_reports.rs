@@ -13,7 +13,7 @@ use muster_protocol::rest::{Message, ReportCheat};
 use muster_protocol::wire::checks::JobCheck;
 use muster_response_proof::{ReportedAnswer, ResponseProof};
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::job_path::parse_job_id;
 use super::json_body;
 use super::model_service::ModelService;

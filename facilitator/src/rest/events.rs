@@ -21,7 +21,7 @@ use muster_protocol::{JobId, JobStatus};
 use muster_store::StoreError;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::rights::ReadRight;
 use muster_facilitator_store::Store;

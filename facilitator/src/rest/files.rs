@@ -1,5 +1,5 @@
 //! `/api/v1/files/`: files that users announce, list, read about and delete. Their bytes go through the signed URLs in
-//! the answers ([`muster_file_store::http`]).
+//! the answers ([`muster_file_store::file_routes`]).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use muster_file_store::{FileAccess, FileId, FileService, NewFile, StoredFile};
 use muster_protocol::Digest;
 use muster_protocol::rest::{CreateFile, FilePage, FileView};
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::json_body;
 use super::rights::FilesRight;
 use crate::rest::rejection::ApiRejection;

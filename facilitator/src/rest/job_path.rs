@@ -5,7 +5,7 @@ use axum::extract::rejection::PathRejection;
 use muster_protocol::{JobId, ValidatorKey};
 use muster_store::StoreError;
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use muster_facilitator_store::Store;
 
 use crate::rest::rejection::ApiRejection;

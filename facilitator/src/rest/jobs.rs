@@ -27,7 +27,7 @@ use muster_protocol::wire::facilitator::SignatureScope;
 use muster_protocol::{Feature, FeatureSet, JobId, JobStatus, MUSTER_FEATURES_HEADER};
 use uuid::Uuid;
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::files::base_url;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::json_body;
@@ -37,7 +37,7 @@ use muster_facilitator_store::{
     CancellationOutcome, JobCreation, JobListing, JobQuota, JobSubmission, MAX_PAGE_BYTES, Store, StoredJob,
 };
 
-use crate::notices::{Notice, Notifier};
+use crate::change_notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
 use crate::rest::rejection::ApiRejection;
 use crate::validator_selection::ValidatorSelection;

@@ -13,7 +13,7 @@ use muster_facilitator_core::request_bodies;
 use muster_process::SharedClock;
 use muster_protocol::account_api::{ApiKey, AuditPage, CreateKey, KeyList};
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::json_body;
 use super::rights::{KeysRight, ReadRight};
 use muster_facilitator_store::{Actor, KeyCreation, NewKey, Store};

@@ -10,7 +10,7 @@ use muster_facilitator_core::request_bodies;
 use muster_protocol::account_api::{LoginNonce, LoginRequest, Token};
 use muster_protocol::{Signature, UserKey};
 
-use super::admission::{Admission, AnonymousCaller};
+use super::authentication::{Admission, AnonymousCaller};
 use super::json_body;
 use muster_facilitator_store::{Actor, AuditAction};
 

@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use muster_protocol::MinerKey;
 use muster_protocol::rest::{MinerReport, MinerView};
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::jobs::JobService;
 use super::rights::ReadRight;
 use crate::rest::rejection::ApiRejection;

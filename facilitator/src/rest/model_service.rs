@@ -14,11 +14,11 @@ use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::client_pseudonym;
 use muster_store::StoreError;
 
-use super::admission::Admission;
+use super::authentication::Admission;
 use super::model_usage::{CountedRequest, ReservationError, UsageCounter};
 use super::rights::ChatRight;
 use crate::gateways::{GatewayDirectory, ReachableGateway};
-use crate::rest::caller::SessionCaller;
+use crate::rest::page_caller::SessionCaller;
 use crate::rest::rejection::ApiRejection;
 
 /// The header by which a client chooses the validator whose gateway serves it.

@@ -16,13 +16,13 @@ use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheated
 use muster_protocol::{JobId, ValidatorKey};
 use serde_json::Value;
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::json_body;
 use super::rights::{JobsRight, ReadRight};
 use muster_facilitator_store::{Actor, Store};
 
-use crate::notices::{Notice, Notifier};
+use crate::change_notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
 use crate::rest::rejection::ApiRejection;
 

@@ -1,4 +1,4 @@
-//! The right that each call needs, as a type: a handler names it with its [`super::admission::Caller`].
+//! The right that each call needs, as a type: a handler names it with its [`super::authentication::Caller`].
 
 use muster_protocol::account_api::KeyRight;
 

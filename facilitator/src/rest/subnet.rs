@@ -9,7 +9,7 @@ use muster_facilitator_core::capacity::describe_capacity;
 use muster_protocol::Timestamp;
 use muster_protocol::rest::{SubnetCapacity, ValidatorCapacity};
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::jobs::JobService;
 use super::rights::ReadRight;
 use crate::rest::rejection::ApiRejection;

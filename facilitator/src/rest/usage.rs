@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::model_service::ModelService;
 use super::rights::ReadRight;
 use muster_facilitator_store::{DayUsage, RefundedUsage};

@@ -10,7 +10,7 @@ use muster_facilitator_core::credentials::Credential;
 use muster_facilitator_core::web_session::WebSecret;
 use muster_process::SharedClock;
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::files::base_url;
 use super::rights::AnyRight;
 use muster_facilitator_store::Store;

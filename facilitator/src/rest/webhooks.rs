@@ -12,7 +12,7 @@ use muster_process::SharedClock;
 use muster_protocol::rest::{AccountWebhookView, SetWebhook};
 use muster_webhooks::message::{MAX_URL, WebhookSecret};
 
-use super::admission::Caller;
+use super::authentication::Caller;
 use super::json_body;
 use super::rights::{KeysRight, ReadRight};
 use muster_facilitator_store::Store;

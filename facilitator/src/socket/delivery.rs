@@ -10,7 +10,7 @@ use muster_protocol::{Feature, JobId, JobRejectionReason, JobStatus, Participant
 
 use super::services::LIMITS;
 use super::session::{SessionEnd, ValidatorSession};
-use crate::notices::Notice;
+use crate::change_notices::Notice;
 
 /// The longest frame, in bytes, that ComputeHorde's validators accept. They break the connection at a longer one, and
 /// would do so again after every reconnection.

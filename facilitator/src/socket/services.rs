@@ -9,9 +9,9 @@ use muster_process::{SharedClock, Tasks};
 use muster_websocket::Limits;
 
 use crate::allowlist::Allowlist;
+use crate::change_notices::Notifier;
 use crate::gateways::GatewayDirectory;
 use crate::live_output::LiveOutput;
-use crate::notices::Notifier;
 use crate::validator_sessions::ValidatorSessions;
 
 /// The most connections that may be between their upgrade and their authentication. Each gets seconds and 64 KiB.

@@ -20,7 +20,7 @@ use muster_websocket::{CloseCode, PeerSession, SessionError, SocketError};
 
 use super::frames::{self, ValidatorPeer};
 use super::services::SessionServices;
-use crate::notices::Notice;
+use crate::change_notices::Notice;
 use crate::validator_sessions::SessionRegistration;
 use muster_facilitator_store::{LiveMessage, UpdateOutcome};
 

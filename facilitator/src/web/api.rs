@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
-use crate::rest::caller::SessionCaller;
+use crate::rest::page_caller::SessionCaller;
 
 /// The API for one session.
 #[derive(Clone)]

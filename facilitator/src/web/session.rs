@@ -11,7 +11,7 @@ use muster_process::error::Causes;
 use muster_protocol::Timestamp;
 use muster_web_pages::PagePart;
 use muster_web_pages::frame::Visitor;
-use muster_web_pages::{notice, sign_in};
+use muster_web_pages::{notice, sign_in_page};
 
 use super::api::{ApiFailure, SessionApi};
 use super::outside::notice_outside;
@@ -19,7 +19,7 @@ use super::state::WebState;
 
 use muster_facilitator_core::web_cookies::CookieKind;
 
-use crate::rest::caller::SessionCaller;
+use crate::rest::page_caller::SessionCaller;
 
 /// A browser that is signed in.
 pub(super) struct SignedIn {
@@ -80,7 +80,7 @@ fn ask_to_sign_in(parts: &Parts, had_session: bool) -> Response {
     }
     // A link on another site brings no cookie. The page loads itself again from here, and the cookie comes with that.
     if !had_session && sent("sec-fetch-site") == Some("cross-site") {
-        return Html(sign_in::render_again()).into_response();
+        return Html(sign_in_page::render_again()).into_response();
     }
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     if path == "/" {

@@ -10,7 +10,7 @@ use muster_facilitator_store::{Actor, NewWebSession};
 use muster_process::error::Causes;
 use muster_protocol::Timestamp;
 use muster_store::StoreError;
-use muster_web_pages::sign_in::{self, SignInForm};
+use muster_web_pages::sign_in_page::{self, SignInForm};
 use serde::Deserialize;
 
 use super::form::{FormFields, SignedForm, TOKEN_FIELD, foreign_form};
@@ -19,7 +19,7 @@ use super::session::{is_from_elsewhere, safe_path};
 use super::state::WebState;
 use muster_facilitator_core::web_cookies::CookieKind;
 
-use crate::rest::admission::AnonymousCaller;
+use crate::rest::authentication::AnonymousCaller;
 use crate::rest::rejection::ApiRejection;
 use crate::rest::rights::AnyRight;
 
@@ -59,7 +59,7 @@ fn ask(state: &WebState, headers: &HeaderMap, next: &str, problem: Option<&str>)
         Ok(visit) => visit,
         Err(error) => return no_randomness(error),
     };
-    let page = sign_in::render(SignInForm {
+    let page = sign_in_page::render(SignInForm {
         form_token: &visit.form_token,
         next,
         problem,
@@ -114,7 +114,8 @@ pub(super) async fn link(
     match state.service.store.find_web_link(&secret, now).await {
         Ok(Some(account)) => match Visit::of(&state, &headers) {
             Ok(visit) => {
-                let page = sign_in::render_link(&visit.form_token, &account.to_string(), &secret.reveal());
+                let page =
+                    sign_in_page::render_link(&visit.form_token, &account.to_string(), &secret.reveal());
                 visit.answer(Html(page).into_response())
             }
             Err(error) => no_randomness(error),

@@ -10,7 +10,7 @@ use muster_facilitator_core::web_session::FormKey;
 use muster_facilitator_store::Store;
 use muster_process::SharedClock;
 
-use crate::rest::admission::Admission;
+use crate::rest::authentication::Admission;
 use crate::rest::events::EventService;
 
 /// The services behind the pages.

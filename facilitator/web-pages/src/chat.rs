@@ -3,8 +3,8 @@
 use maud::html;
 
 use crate::PagePart;
-use crate::assets;
 use crate::frame::{Section, Visitor, page, part};
+use crate::headers_and_assets;
 
 /// A model that is served now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub fn render(visitor: &Visitor<'_>, models: &PagePart<Vec<ChatModel>>) -> Strin
                 p.empty { "No model is served now: no validator with a gateway is connected, or it serves none." }
             } @else {
                 noscript { p.problem { "The conversation needs a script. " code { "muster chat MODEL" } " does not." } }
-                div data-chat data-form-token=(visitor.form_token) data-module=(assets::PROOF_MODULE.path()) {
+                div data-chat data-form-token=(visitor.form_token) data-module=(headers_and_assets::PROOF_MODULE.path()) {
                     div #talk.talk role="log" aria-live="polite" aria-label="Conversation" tabindex="0" {
                         p.empty data-empty {
                             "Each answer comes with a proof that the session which gave it has signed."

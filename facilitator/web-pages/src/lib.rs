@@ -22,11 +22,11 @@ pub mod new_job;
 pub mod notice;
 pub mod overview;
 pub mod proof;
-pub mod sign_in;
+pub mod sign_in_page;
 pub mod status;
 pub mod usage;
 
-pub use muster_page_layout::{assets, text};
+pub use muster_page_layout::{headers_and_assets, text};
 
 /// A part of a page: the answer of the API, or the reason as text why there is none. One part that fails does not take
 /// the others away.

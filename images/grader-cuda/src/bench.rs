@@ -12,7 +12,7 @@ use muster_hardware_proof::merkle::LEAF;
 use muster_hardware_proof::prover::{NoObserver, Prover as _};
 use muster_hardware_proof::spec::{NumberFormat, WORDS_PER_BLOCK};
 
-use crate::device::{Device, Lane, TILE_ROWS};
+use crate::device_interface::{Device, Lane, TILE_ROWS};
 use crate::kernels::{HASH, Kernels, RowSpan};
 use crate::prover::DeviceProver;
 use crate::suggest::{self, CardRates, WalkSuggestion};

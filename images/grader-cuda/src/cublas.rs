@@ -11,8 +11,8 @@ use anyhow::{Context as _, ensure};
 use libloading::Library;
 use muster_hardware_proof::spec::NumberFormat;
 
-use crate::cuda::{CardMemory, Cuda};
-use crate::device::{Device as _, Lane};
+use crate::cuda_card::{CardMemory, Cuda};
+use crate::device_interface::{Device as _, Lane};
 
 const NAMES: [&str; 4] = [
     "libcublasLt.so.13",

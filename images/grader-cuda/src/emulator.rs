@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 
-use crate::device::{Argument, Device, DeviceError, Kernel, Lane, within};
+use crate::device_interface::{Argument, Device, DeviceError, Kernel, Lane, within};
 
 unsafe extern "C" {
     fn muster_emulate(

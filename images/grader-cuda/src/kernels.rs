@@ -4,7 +4,7 @@ use muster_hardware_proof::chacha::Key;
 use muster_hardware_proof::merkle::LEAF;
 use muster_hardware_proof::spec::NumberFormat;
 
-use crate::device::{Argument, Device, DeviceError, Kernel, Lane, TILE_ROWS, within};
+use crate::device_interface::{Argument, Device, DeviceError, Kernel, Lane, TILE_ROWS, within};
 
 /// The length in bytes of a hash, and of a walk's state.
 pub const HASH: u64 = 32;

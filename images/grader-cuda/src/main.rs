@@ -10,8 +10,8 @@ use muster_hardware_proof::merkle::LEAF;
 use muster_image_grader::{challenge_limits, program};
 use muster_image_grader_cuda::check::{self, ConversationSizes};
 use muster_image_grader_cuda::cublas::CublasLt;
-use muster_image_grader_cuda::cuda::Cuda;
-use muster_image_grader_cuda::device::Device as _;
+use muster_image_grader_cuda::cuda_card::Cuda;
+use muster_image_grader_cuda::device_interface::Device as _;
 use muster_image_grader_cuda::prover::{DeviceProver, LaunchSizes};
 use muster_image_grader_cuda::{bench, suggest};
 

@@ -8,7 +8,7 @@ use muster_hardware_proof::memory_walk::{StepPosition, WalkSpec};
 use muster_hardware_proof::merkle::{Hash, MerkleTree};
 use muster_hardware_proof::prover::{Prover, ProverError, WorkObserver, available_threads};
 
-use crate::device::{Device, DeviceError};
+use crate::device_interface::{Device, DeviceError};
 use crate::kernels::Kernels;
 use matmul::StartedMatmul;
 use memory_walk::FilledMemory;

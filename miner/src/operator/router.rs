@@ -9,17 +9,17 @@ use axum::response::Response;
 use axum::routing::get;
 use axum::{Json, Router};
 use muster_http::server::{self, HttpSettings, Server, TowerToHyperService};
-use muster_operator_pages::gate::OperatorGate;
-use muster_operator_pages::guard::{guard, read_call, show};
 use muster_operator_pages::miner::{MinerPage, render};
+use muster_operator_pages::sign_in::{guard, read_call, show};
+use muster_operator_pages::token_check::OperatorGate;
 use muster_process::Tasks;
 use muster_process::operator_token::OperatorToken;
 use muster_status_views::miner::{MAX_LISTED, MinerStatus, Places, PoolStatus, ServedValidator, WantedImage};
 use tokio::net::TcpListener;
 
 use crate::lease_table::Event;
+use crate::miner_state::MinerState;
 use crate::persistent::ExecutorPool;
-use crate::state::MinerState;
 
 /// How long a call waits for the dispatcher's list of leases. An older list is shown then.
 const LEASES_LIMIT: Duration = Duration::from_secs(1);

@@ -29,8 +29,8 @@ use crate::executor_session::{
     ExecutorPeer, Frame, cancel_frame, draw_secret, error_frame, note_metrics, read_report, reattached,
 };
 use crate::lease_table::{DialId, Event};
-use crate::queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
-use crate::state::MinerState;
+use crate::miner_state::MinerState;
+use crate::session_queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
 
 /// The interval between two checks that a connected executor is still registered.
 const CHECK: Duration = Duration::from_secs(5);

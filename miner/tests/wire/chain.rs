@@ -1,7 +1,7 @@
 //! The miner on a real chain: it announces where it is, and serves those whom the metagraph permits.
 
 use muster_chain::Netuid;
-use muster_enrollment::keys::load_or_create;
+use muster_enrollment::key_and_certificate::load_or_create;
 use muster_identity::Keypair;
 use muster_miner::TlsConfig;
 use muster_miner::certificate::rotate;

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use muster_enrollment::keys::load_or_create;
+use muster_enrollment::key_and_certificate::load_or_create;
 use muster_identity::sign_validator_auth;
 use muster_miner::TlsConfig;
 use muster_miner::certificate::rotate;

@@ -5,7 +5,7 @@ pub mod machine_verdict;
 use std::time::Duration;
 
 use muster_chain::ChainClient;
-use muster_enrollment::keys::load_or_create;
+use muster_enrollment::key_and_certificate::load_or_create;
 use muster_identity::wallet::load_hotkey;
 use muster_miner::config::Config;
 use muster_miner::executor_pools::ask_places;

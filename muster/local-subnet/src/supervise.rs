@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use muster_terminal::failure::Failure;
 
-use crate::state::Layout;
+use crate::subnet_folder::Layout;
 
 /// A process that lived shorter than this died of its start.
 const QUICK: Duration = Duration::from_secs(10);

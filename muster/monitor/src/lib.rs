@@ -1,4 +1,4 @@
-//! `muster top`. [`panels`] turn a status into tables of text, [`view`] keeps the choices of the keys, and [`draw`]
+//! `muster top`. [`panels`] turn a status into tables of text, [`view`] keeps the choices of the keys, and [`screen`]
 //! paints both into a buffer of any size: all three are pure. [`sources`] read the status, `terminal` owns the
 //! terminal, and [`run`] puts them together. [`curve`] draws the metrics of a job, for `muster job curve`.
 //!
@@ -6,9 +6,9 @@
 
 mod board;
 pub mod curve;
-pub mod draw;
 pub mod panels;
 pub mod run;
+pub mod screen;
 pub mod sources;
 mod terminal;
 pub mod text;

@@ -36,7 +36,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use crate::draw::draw;
+    use crate::screen::draw;
     use crate::view::{AfterKey, MonitorKey, MonitorView};
     use crate::{ClassOffer, UserJob, UserStatus, ValidatorBoard};
 

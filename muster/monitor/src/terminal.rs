@@ -10,7 +10,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use tokio::sync::mpsc;
 
 use crate::board::Board;
-use crate::draw::draw;
+use crate::screen::draw;
 use crate::view::{AfterKey, MonitorKey, MonitorView};
 
 /// How long a key is waited for before the screen looks at its status again.

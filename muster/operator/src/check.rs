@@ -9,7 +9,7 @@ use muster_terminal::print;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::calls::{OperatorToolError, OrderBody, call};
+use crate::validator_calls::{OperatorToolError, OrderBody, call};
 
 /// The order on the command line.
 #[derive(Debug, Args)]

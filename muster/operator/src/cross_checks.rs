@@ -6,7 +6,7 @@ use muster_terminal::print;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::calls::{OperatorToolError, call};
+use crate::validator_calls::{OperatorToolError, call};
 
 /// The answer of `GET /v0/audits/cross-checks`, as far as it is printed.
 #[derive(Debug, Deserialize)]

@@ -6,30 +6,30 @@
 //! asks the running validator at the address of its status page. The validator's operator token admits a slash,
 //! an adoption, a check, an audit and a self-test.
 
-mod adopt;
+mod adopt_command;
 mod amount;
-mod audits;
-mod calls;
+mod audit_commands;
 mod check;
+mod collateral_list;
 mod cross_checks;
-mod listing;
-mod offers;
+mod printed_verdicts;
 mod route_text;
 pub mod score;
 mod self_tests;
-mod slash;
-mod verdicts;
+mod slash_command;
+mod validator_calls;
+mod wait_for_offers;
 
-pub use adopt::{AdoptArguments, adopt_audit};
-pub use audits::{
+pub use adopt_command::{AdoptArguments, adopt_audit};
+pub use audit_commands::{
     AuditOrderArguments, ExplainAuditArguments, ShowAuditArguments, fetch_bundle, list_audits, run_audits,
     show_audit,
 };
-pub use calls::OperatorToolError;
 pub use check::{CheckArguments, check_trusted_miner};
+pub use collateral_list::list_collateral;
 pub use cross_checks::list_cross_checks;
-pub use listing::list_collateral;
-pub use offers::wait_for_offers;
 pub use route_text::describe_routes;
 pub use self_tests::{SelfTestArguments, self_test};
-pub use slash::{SlashArguments, slash_miner};
+pub use slash_command::{SlashArguments, slash_miner};
+pub use validator_calls::OperatorToolError;
+pub use wait_for_offers::wait_for_offers;

@@ -5,9 +5,9 @@
 //! [`MinerEvidence`] has the commands of a miner's operator.
 //! [`find_snapshot`] and [`check_snapshot`] read a validator's answers.
 
-mod arguments;
 mod audit_answers;
 mod miner_audits;
+mod score_arguments;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,9 +24,9 @@ use muster_simulation::{
 use muster_store::StoreError;
 use serde_json::{Value, json};
 
-pub use arguments::{AuditCurve, AuditReplay, AuditScore, Score, ScoreExplain, Simulate};
 pub use audit_answers::{replay_bundle, run_curve};
 pub use miner_audits::{MinerAppeal, MinerAudits, MinerEvidence};
+pub use score_arguments::{AuditCurve, AuditReplay, AuditScore, Score, ScoreExplain, Simulate};
 
 /// A command about scores that failed.
 #[derive(Debug, thiserror::Error)]

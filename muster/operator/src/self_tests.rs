@@ -8,7 +8,7 @@ use muster_terminal::print;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::calls::{OperatorToolError, OrderBody, call, escape};
+use crate::validator_calls::{OperatorToolError, OrderBody, call, escape};
 
 /// `muster audit self-test`.
 #[derive(Debug, Args)]

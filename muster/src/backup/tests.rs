@@ -19,7 +19,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use super::parts::{of_executor, of_facilitator, of_miner, of_validator};
+use super::copied_parts::{of_executor, of_facilitator, of_miner, of_validator};
 use super::*;
 
 fn clock() -> SharedClock {

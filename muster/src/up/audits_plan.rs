@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_identity::Keypair;
 use muster_local_subnet::programs::ModelPrograms;
-use muster_local_subnet::state::Layout;
+use muster_local_subnet::subnet_folder::Layout;
 use muster_protocol::{ImageId, MinerKey, ValidatorKey};
 use serde_json::{Value, json};
 

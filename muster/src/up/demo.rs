@@ -11,7 +11,7 @@ use muster_grading::ObservationKind;
 use muster_grading::batch_plan::is_due;
 use muster_grading::judgement::Judgement;
 use muster_identity::Keypair;
-use muster_local_subnet::state::LocalSubnet;
+use muster_local_subnet::subnet_folder::LocalSubnet;
 use muster_process::clock::SharedClock;
 use muster_process::operator_token::OperatorToken;
 use muster_protocol::rest::{CreateJob, JobView};

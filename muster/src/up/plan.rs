@@ -10,7 +10,7 @@ use muster_chain::Netuid;
 use muster_identity::Keypair;
 use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
 use muster_local_subnet::ports::{self, PortClaims};
-use muster_local_subnet::state::{FurtherMiner, FurtherValidator, Layout, LocalSubnet};
+use muster_local_subnet::subnet_folder::{FurtherMiner, FurtherValidator, Layout, LocalSubnet};
 use muster_protocol::{ErrorCode, Hotkey, ImageId, MinerKey, ValidatorKey};
 use serde_json::{Map, Value, json};
 use url::Url;

@@ -2,10 +2,10 @@
 
 pub(crate) mod adoption;
 pub(crate) mod audit_run;
-pub(crate) mod audited_subject;
-pub(crate) mod gathering;
 pub(crate) mod recovery;
 pub(crate) mod reference_pair;
+pub(crate) mod reference_start;
 pub(crate) mod run_record;
+pub(crate) mod stored_evidence;
 pub(crate) mod subject;
 pub(crate) mod unauditable_answers;

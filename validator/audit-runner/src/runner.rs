@@ -23,8 +23,8 @@ use crate::appeals::hearing::{self, AppealRefusal};
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::adoption::Adopter;
 use crate::audits::audit_run::audit_model;
-use crate::audits::gathering::{AuditPauses, next_due};
 use crate::audits::recovery::recover_runs;
+use crate::audits::reference_start::{AuditPauses, next_due};
 use crate::audits::run_record::AuditRun;
 use crate::audits::subject::{Gathered, Subject};
 use crate::log::keeper::{DueWork, LogKeeper};
@@ -33,11 +33,11 @@ use crate::own_prompts::asking::{ask_own, prepare_list};
 use crate::own_prompts::current_list::Prompts;
 use crate::reference::plan::calibrated_service;
 use crate::reference::{reported, rescoring};
+use crate::runner_state::{BarredMiners, RunnerState};
 use crate::self_test::asking::{begin_prepared, prepare_due};
 use crate::self_test::judging::{judge_drawn, measure_newest};
-use crate::self_test::running::SelfTests;
+use crate::self_test::ordered_tests::SelfTests;
 use crate::settings::Settings;
-use crate::state::{BarredMiners, RunnerState};
 use crate::store::audit_store::AuditStore;
 
 /// Orders of the operator that may wait for an audit to end.

@@ -6,4 +6,4 @@
 
 pub(crate) mod asking;
 pub(crate) mod judging;
-pub(crate) mod running;
+pub(crate) mod ordered_tests;

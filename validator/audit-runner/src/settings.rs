@@ -12,7 +12,7 @@ use muster_session_pool::Service;
 use serde::Deserialize;
 
 use crate::phases::PhaseObserver;
-use crate::reference::engine::{ReferenceEngine, mismatch};
+use crate::reference::scoring_engine::{ReferenceEngine, mismatch};
 
 /// The longest time from the end of an answer to its draw, with a wide margin.
 const DRAW_TIME: Duration = Duration::from_secs(3_600);

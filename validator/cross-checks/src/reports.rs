@@ -9,7 +9,7 @@ use muster_protocol::wire::facilitator::CheatReport;
 use muster_response_proof::ReportedAnswer;
 use muster_store::StoreError;
 
-use crate::checker::{CheckerState, CrossChecks, may_be_reported};
+use crate::check_tasks::{CheckerState, CrossChecks, may_be_reported};
 use crate::store::NewCheck;
 
 const DAY: Duration = Duration::from_secs(86_400);

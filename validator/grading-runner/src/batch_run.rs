@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::announcements::Announcements;
 use crate::executor_run::{ExecutorRun, LeaseTimes, RunCommand, RunReport};
-use crate::state::{BatchRejection, RunnerState, micros};
+use crate::runner_state::{BatchRejection, RunnerState, micros};
 
 /// The time that a lease lasts beyond all trials, for fetching openings and for judging.
 const LEASE_MARGIN: Duration = Duration::from_secs(600);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use muster_hardware_proof::conversation::{ValidatorAction, ValidatorConversation, ValidatorInput};
 use tokio::time::{Instant, timeout_at};
 
-use crate::state::micros;
+use crate::runner_state::micros;
 use crate::transport::{Transport, TransportReply};
 
 /// Added to the timer of a time limit, so that the state machine and not the timer decides what was late.

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::conversation::TimedConversation;
-use crate::state::{RunnerState, micros};
+use crate::runner_state::{RunnerState, micros};
 use crate::transport::{SessionTransport, Transport};
 
 /// The number of news of one job that may wait.

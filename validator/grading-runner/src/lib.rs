@@ -10,9 +10,9 @@ mod announcements;
 mod batch_run;
 pub mod conversation;
 mod executor_run;
+mod runner_state;
 mod schedule;
 mod settings;
-mod state;
 pub mod store;
 pub mod transport;
 
@@ -33,9 +33,9 @@ use sqlx::AnyPool;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub use announcements::Announcements;
+pub use runner_state::BatchRejection;
+use runner_state::RunnerState;
 pub use settings::{GraderImage, Settings};
-pub use state::BatchRejection;
-use state::RunnerState;
 use store::GradingStore;
 pub use transport::Transport;
 

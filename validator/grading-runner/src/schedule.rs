@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 
 use crate::BatchRequest;
 use crate::batch_run::run_batch;
+use crate::runner_state::{BatchRejection, RunnerState};
 use crate::settings::Settings;
-use crate::state::{BatchRejection, RunnerState};
 
 /// Blocks between two miner polls: five minutes on the public network, as often as ComputeHorde's validators ask miners
 /// for their executors. A probe is not preceded by questions of its own, which would announce it.

@@ -5,7 +5,7 @@ use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{JobId, JobTrace, ParticipantType};
 use muster_span_export::{SpanBatch, spans_of};
 
-use crate::report::describe;
+use crate::last_status::describe;
 
 /// Begins a trace of a job whose facilitator knows none, if this process exports spans.
 pub fn begin_trace(request: &mut UserJobRequest) {

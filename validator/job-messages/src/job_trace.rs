@@ -5,7 +5,7 @@ use muster_protocol::trace::TRACE_KEY;
 use muster_protocol::{AttemptId, JobTrace, ParticipantType, StageTime, Timestamp, TraceParent, TraceStage};
 use serde_json::Value;
 
-use crate::report::EndedAttempt;
+use crate::last_status::EndedAttempt;
 
 /// The most stages of one attempt that a miner is believed: twice as many as there are.
 const MAX_TOLD: usize = 32;

@@ -9,7 +9,7 @@
 //! * [`outgoing`]: the offer, the job, the cancellation and the receipts that a miner is sent, and [`IssuedReceipt`].
 //! * [`hardware`]: an executor's hardware in a few words.
 //! * [`pay`]: which ends of an attempt are paid, and how much.
-//! * [`report`]: the report of a job's end, for its user and for the log.
+//! * [`last_status`]: the report of a job's end, for its user and for the log.
 
 pub mod attempt_connection;
 pub mod attempt_step;
@@ -17,9 +17,9 @@ pub mod hardware;
 pub mod incoming;
 pub mod job_spans;
 pub mod job_trace;
+pub mod last_status;
 pub mod outgoing;
 pub mod pay;
-pub mod report;
 
 pub use attempt_connection::AttemptConnection;
 pub use attempt_step::{AttemptStep, MinerAbilities, StepMessage};

@@ -7,8 +7,8 @@ use muster_own_jobs::OwnJobRegistry;
 
 use super::miner_channels::MinerChannels;
 use super::miner_records::MinerRecords;
-use super::waiting_jobs::WaitingJobs;
-use crate::state::ValidatorState;
+use super::queue_in_memory::WaitingJobs;
+use crate::validator_state::ValidatorState;
 
 /// The parts of the validator that an attempt changes.
 #[derive(Debug)]

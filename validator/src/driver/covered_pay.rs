@@ -7,8 +7,8 @@ use muster_protocol::Timestamp;
 use muster_protocol::receipt::MINIMUM_CHARGE_US;
 use muster_scoring::PayableAttempt;
 
-use crate::state::ValidatorState;
 use crate::store::StoredAttempt;
+use crate::validator_state::ValidatorState;
 
 /// Names the blocks that cover a pay of this attempt. No receipt counts for more than the time that its attempt took.
 pub(super) fn cover_pay(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use muster_checkpoints::ResumeDecision;
 use muster_job_messages::job_spans::export_trace;
-use muster_job_messages::report::{
+use muster_job_messages::last_status::{
     add_complaint, describe, excuse_own_cancellation, explain_slow_image, fault_of, final_metadata,
 };
 use muster_job_messages::{IssuedReceipt, JobTimes, trace_job};
@@ -20,10 +20,10 @@ use muster_routing::retry::{self, NextStep, RetryContext};
 use muster_store::StoreError;
 use tokio::sync::watch;
 
-use super::assignment::{Assignment, MinerChooser};
 use super::attempt_deps::AttemptDeps;
 use super::attempt_runner::{AttemptEnd, AttemptRunner};
 use super::checkpoint_record::{CheckpointRecord, earlier_attempts};
+use super::miner_choice::{Assignment, MinerChooser};
 use super::queue::{QueueKeeper, ReturningJob};
 use super::running_jobs::CancelSignal;
 use crate::outcome_counts::{count_attempt, count_job};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use muster_miner_link::{MinerChannel, MinerEndpoint, MinerLink};
 use muster_protocol::{AttemptId, MinerKey};
 
-use crate::state::ValidatorState;
 use crate::store::StoredAttempt;
+use crate::validator_state::ValidatorState;
 
 /// Opens channels to miners.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{ExecutorClass, MinerKey};
 use muster_routing::{CollateralVerdict, RoutableNeuron};
 
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 /// Stands for the uid of a miner that is not in the subnet.
 const NO_UID: u16 = u16::MAX;

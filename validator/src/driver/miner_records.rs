@@ -9,7 +9,7 @@ use muster_protocol::{ExecutorClass, FeatureSet, MinerKey};
 use muster_routing::{CacheKey, MinerLedger};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::waiting_jobs::WaitingJobs;
+use super::queue_in_memory::WaitingJobs;
 use crate::miner_reports::claims::ClaimBoard;
 use crate::store::StoredAttempt;
 

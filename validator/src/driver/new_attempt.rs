@@ -12,8 +12,8 @@ use muster_routing::{Candidate, RouteDecision};
 use uuid::Uuid;
 
 use crate::config::TimingConfig;
-use crate::state::ValidatorState;
 use crate::store::{NewAttempt, StoredAttempt};
+use crate::validator_state::ValidatorState;
 
 /// The number of the attempt after these; the first is 1.
 pub(super) fn next_ordinal(earlier: &[StoredAttempt]) -> u32 {

@@ -14,7 +14,7 @@ use muster_store::StoreError;
 use super::attempt_deps::AttemptDeps;
 use super::checkpoint_record::partial_pay_us;
 use super::covered_pay::cover_pay;
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 /// How long the miner of the earlier attempt is tried for its signature. A miner that is away gets the receipt when it
 /// delivers the end of its attempt.

@@ -23,8 +23,8 @@ use tokio::sync::Mutex;
 
 use crate::driver::{FirstAttempt, FirstStep, JobDrivers};
 use crate::outcome_counts::count_job;
-use crate::state::ValidatorState;
 use crate::store::JobAdmission;
+use crate::validator_state::ValidatorState;
 
 /// The time over which an account's daily jobs are counted.
 const DAY: Duration = Duration::from_secs(86_400);

@@ -12,7 +12,7 @@ use muster_store::StoreError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::jobs::JobIntake;
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 /// Jobs that are being taken at a time, at most; further ones wait in the socket.
 const JOBS_AT_ONCE: u32 = 256;

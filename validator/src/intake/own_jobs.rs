@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::config::Config;
 use crate::driver::JobDrivers;
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 /// The validator's own jobs, which these drivers run until the validator stops.
 pub(crate) fn open_own_jobs(state: &Arc<ValidatorState>, drivers: &Arc<JobDrivers>) -> OwnJobs {

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::chain::reachable_miners;
 use crate::config::Config;
 use crate::driver::JobDrivers;
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 /// The time between two looks for miners that have not received it.
 const ROUND: Duration = Duration::from_secs(30);

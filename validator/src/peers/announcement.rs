@@ -7,7 +7,7 @@ use muster_process::backoff::{Backoff, random_jitter};
 use muster_process::error::Causes;
 use muster_store::StoreError;
 
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 /// Announces the address once the chain answers, and tries again until the chain has it.
 pub(crate) async fn announce_pages(

@@ -21,7 +21,7 @@ use muster_store::StoreError;
 use muster_verdict_exchange::{ExchangePages, page_routes};
 use tokio::net::TcpListener;
 
-use crate::state::ValidatorState;
+use crate::validator_state::ValidatorState;
 
 /// Lines of a page in one answer; the next request asks for the rest.
 const MAX_LINES: u32 = 4_000;

@@ -14,7 +14,7 @@ use super::{AdvanceError, BlockTimes, WeightSetter};
 use crate::Error;
 use crate::chain::Blocks;
 use crate::store::CycleState;
-use muster_subnet_view::cycle::{CycleAction, CycleProgress, next_action, span_to_score};
+use muster_subnet_view::cycle_duties::{CycleAction, CycleProgress, next_action, span_to_score};
 
 impl WeightSetter {
     /// Follows the chain until the validator stops.

@@ -11,7 +11,7 @@ use muster_subnet_view::burn_reading::{BlockRun, next_reading, sum_payments};
 
 use super::WeightSetter;
 use crate::store::{BurnedTransfer, CycleState};
-use muster_subnet_view::cycle::BlockSpan;
+use muster_subnet_view::cycle_duties::BlockSpan;
 
 /// Pieces that are read at one block of the chain, so that a long reading does not delay what else is due.
 const PIECES_AT_ONCE: usize = 8;

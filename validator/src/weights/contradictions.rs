@@ -8,7 +8,7 @@ use muster_scoring::{CapacityInputs, CapacityStatement, silence_contradictions};
 use muster_store::StoreError;
 
 use super::WeightSetter;
-use muster_subnet_view::cycle::BlockSpan;
+use muster_subnet_view::cycle_duties::BlockSpan;
 
 impl WeightSetter {
     /// The capacity that counts in the cycle of a span, without the votes of validators that contradict themselves.

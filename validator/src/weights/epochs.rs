@@ -15,8 +15,8 @@ use muster_store::StoreError;
 
 use super::chain_snapshot::ChainSnapshot;
 use super::{BlockTimes, WeightSetter};
-use crate::state::ValidatorState;
-use muster_subnet_view::cycle::{BlockSpan, span_to_score};
+use crate::validator_state::ValidatorState;
+use muster_subnet_view::cycle_duties::{BlockSpan, span_to_score};
 
 impl WeightSetter {
     /// Records the epoch that holds the head, unless it is recorded.

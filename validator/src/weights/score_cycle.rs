@@ -8,18 +8,18 @@ use muster_chain::{BlockNumber, Epoch, Metagraph, Uid};
 use muster_cross_checks::quality_factors;
 use muster_protocol::{ErrorCode, Hotkey, ValidatorKey};
 use muster_scoring::{
-    DeferredWork, MainHotkey, Neuron, PaidReceipt, PastCycle, PastPoints, SNAPSHOT_FORMAT, Score, ScoredSpan,
-    ScoringRules, ScoringSnapshot, OnchainWeight, VESTING_CYCLES, agree_main_hotkeys, credit_burns,
+    DeferredWork, MainHotkey, Neuron, OnchainWeight, PaidReceipt, PastCycle, PastPoints, SNAPSHOT_FORMAT,
+    Score, ScoredSpan, ScoringRules, ScoringSnapshot, VESTING_CYCLES, agree_main_hotkeys, credit_burns,
     score_cycle, score_with_attempts, unspend,
 };
 use muster_store::StoreError;
 
 use super::WeightSetter;
-use super::capacity::settle_waiting;
+use super::capacity_votes::settle_waiting;
 use super::chain_snapshot::ChainSnapshot;
 use crate::config::ScoringConfig;
 use crate::store::{CycleState, StoredCycle};
-use muster_subnet_view::cycle::BlockSpan;
+use muster_subnet_view::cycle_duties::BlockSpan;
 
 /// The duration of a block where the chain does not have it, in milliseconds: Bittensor's.
 const BLOCK_MS: u64 = 12_000;

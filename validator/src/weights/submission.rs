@@ -19,7 +19,7 @@ use super::chain_snapshot::ChainSnapshot;
 use super::score_cycle::{scored_neurons, to_numbers, unburnable};
 use super::{AdvanceError, WeightSetter};
 use crate::store::{CycleState, StoredCycle};
-use muster_subnet_view::cycle::BlockSpan;
+use muster_subnet_view::cycle_duties::BlockSpan;
 
 impl WeightSetter {
     /// Settles the pending cycles whose window has passed. If the chain shows that it took the newest one's weights,

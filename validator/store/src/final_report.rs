@@ -1,6 +1,6 @@
 //! The report that goes to the user with the last status of a job.
 
-use muster_job_messages::report::{EndedAttempt, final_metadata};
+use muster_job_messages::last_status::{EndedAttempt, final_metadata};
 use muster_job_messages::{IssuedReceipt, JobTimes, attempt_stages, trace_job};
 use muster_protocol::JobId;
 use muster_protocol::wire::facilitator::StatusMetadata;

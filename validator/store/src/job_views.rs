@@ -1,6 +1,6 @@
 //! Jobs as the operator sees them on the status page.
 
-use muster_job_messages::report::{describe, fault_of};
+use muster_job_messages::last_status::{describe, fault_of};
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Timestamp};
 use muster_store::columns::{parse_column, read_column, time_column, time_column_option};

@@ -8,12 +8,13 @@
 mod attempts;
 mod audits;
 mod burns;
+mod capacity_statements;
 mod checkpoints;
 mod collateral;
 mod cycles;
 mod epochs;
 mod final_report;
-mod gathered;
+mod gathered_receipts;
 mod job_views;
 mod jobs;
 mod ledger;
@@ -26,7 +27,6 @@ mod receipts;
 pub mod retention;
 mod sightings;
 mod snapshots;
-mod statements;
 mod verdict_exchange;
 
 use std::sync::LazyLock;
@@ -50,12 +50,13 @@ pub use attempts::{
 };
 pub use audits::{AdoptedAudit, AuditOrigin};
 pub use burns::BurnedTransfer;
+pub use capacity_statements::StoredStatement;
 pub use checkpoints::{AttemptBeginning, StoredCheckpoint};
 pub use collateral::{BookedTransfers, SlashState, StoredBalance, StoredBook, StoredSlash};
 pub use cycles::{CycleState, StoredCycle};
 pub use epochs::NamedBlocks;
 pub use final_report::ended_attempts;
-pub use gathered::{GatheredPage, RefusedView};
+pub use gathered_receipts::{GatheredPage, RefusedView};
 pub use job_views::{AttemptView, JobView, OutcomeView};
 pub use jobs::{JobAdmission, StoredJob};
 pub use ledger::restore_ledger;
@@ -68,7 +69,6 @@ pub use receipt_lines::ReceiptPage;
 pub use receipts::{ReceiptView, SessionWork};
 pub use sightings::{Contradiction, SeenStatement};
 pub use snapshots::genesis_digest;
-pub use statements::StoredStatement;
 pub use verdict_exchange::{
     AuditOffer, AuthorTally, OfferState, OfferedVerdict, StoredEndorsement, StoredSelfTest,
 };

@@ -62,12 +62,12 @@ mod retries;
 #[cfg(test)]
 mod seeded_engines;
 #[cfg(test)]
-mod weight_renewal;
-#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod trusted_miner;
 #[cfg(test)]
 mod verdict_exchange;
+#[cfg(test)]
+mod weight_renewal;
 #[cfg(test)]
 mod weights;

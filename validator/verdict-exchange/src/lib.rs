@@ -5,15 +5,17 @@
 //! either its own reference has scored drawn pairs again, or two further validators signed that theirs did.
 //! `docs/audit-bundle.md` describes the signed statements, `docs/adr/0085` the reasons.
 //!
-//! Reading order: [`statements`], `shown_list` (the page of a validator), `offer`, `subject` and `stated_blocks` (a
-//! bundle that was read), `agreement`, `rescore_draw` and `rescore_budget` (scoring again), `adoption_rule` (all
-//! decisions), `exchange` (the only part that waits for anything), `pages` and `listing` (what is shown), `self_test`.
+//! Reading order: [`statements`], `shown_list` (the page of a validator), `offered_bundle`, `bundle_subject` and
+//! `stated_blocks` (a bundle that was read), `agreement`, `rescore_draw` and `rescore_budget` (scoring again),
+//! `adoption_rule` (all decisions), `exchange` (the only part that waits for anything), `pages` and `listing` (what is
+//! shown), `self_test`.
 
 mod adoption_rule;
 mod agreement;
+mod bundle_subject;
 mod exchange;
 mod listing;
-mod offer;
+mod offered_bundle;
 mod pages;
 mod rescore_budget;
 mod rescore_draw;
@@ -21,16 +23,16 @@ mod self_test;
 mod shown_list;
 mod stated_blocks;
 pub mod statements;
-mod subject;
 
 pub use adoption_rule::{
     AdoptionRule, Decision, LEAST_ENDORSERS, OfferFacts, Rescoring, VerdictEffect, WaitReason,
     count_endorsers, deadline_of, effect_of,
 };
 pub use agreement::{Agreement, compare_scores};
+pub use bundle_subject::{SubjectError, check_subject};
 pub use exchange::{ExchangeDeps, FindCalibration, Rescored, VerdictExchange};
 pub use listing::{ExchangeView, OfferView, SelfTestView, view_exchange};
-pub use offer::{MAX_OFFERED_BYTES, ReadBundle, last_bucket, read_bundle};
+pub use offered_bundle::{MAX_OFFERED_BYTES, ReadBundle, last_bucket, read_bundle};
 pub use pages::{ExchangePages, page_routes};
 pub use rescore_draw::{LEAST_RESCORED, MOST_RESCORED, RescoreDraw};
 pub use self_test::{
@@ -38,4 +40,3 @@ pub use self_test::{
 };
 pub use shown_list::{MAX_LIST_BYTES, ShownBundle, ShownList, plan_fetches};
 pub use stated_blocks::{BlockFault, check_blocks};
-pub use subject::{SubjectError, check_subject};

@@ -6,7 +6,7 @@ use muster_protocol::{Digest, Hotkey, canonical};
 use muster_validator_store::AuthorTally;
 use serde::{Deserialize, Serialize};
 
-use crate::offer::MAX_OFFERED_BYTES;
+use crate::offered_bundle::MAX_OFFERED_BYTES;
 
 /// The largest list that is read, in bytes.
 pub const MAX_LIST_BYTES: usize = 256 * 1024;

@@ -15,11 +15,11 @@ use serde::Deserialize;
 use super::{
     Run,
     cgroup::{self, Cgroup, RemovedGroup},
-    process::Stopwatch,
+    child_process::Stopwatch,
     report::{Outcome, Time},
 };
 use crate::{
-    plan::{identities, read_graph},
+    build_plan::{identities, read_graph},
     workspace::Workspace,
 };
 
@@ -221,7 +221,7 @@ fn measure(group: &Cgroup, name: &'static str, command: &mut Command) -> anyhow:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test::{Pace, SharedState, console::Console, process::Interrupt};
+    use crate::test::{Pace, SharedState, child_process::Interrupt, console::Console};
 
     fn judged(counts: &[(&str, usize, usize)]) -> Outcome {
         let shared = SharedState::new(Workspace::load().unwrap(), Interrupt::default(), Pace::Full).unwrap();

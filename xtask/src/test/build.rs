@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use super::{Run, process::on_path, report::Outcome};
+use super::{Run, child_process::on_path, report::Outcome};
 
 /// The units that a build compiled; those that it found ready are not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

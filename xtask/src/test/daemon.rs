@@ -13,7 +13,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::process::{name_of, on_path, within};
+use super::child_process::{name_of, on_path, within};
 
 /// A background process that is stopped when its owner is dropped.
 pub(super) struct Daemon {

@@ -9,8 +9,8 @@ use anyhow::{Context, ensure};
 
 use super::{
     Run,
+    child_process::{last_lines, quietly},
     console::Console,
-    process::{last_lines, quietly},
     python,
     report::{Counts, Outcome},
 };

@@ -17,9 +17,9 @@ use tempfile::TempDir;
 
 use super::{
     cgroup::{self, Cgroup},
+    child_process::{last_lines, quietly, within},
     daemon::{Daemon, tied},
     install::root,
-    process::{last_lines, quietly, within},
 };
 
 /// Debian's packages of an engine.

@@ -3,7 +3,7 @@
 
 use std::{path::Path, process::Command};
 
-use super::{Run, docker, postgres, process::on_path, python, report::Outcome};
+use super::{Run, child_process::on_path, docker, postgres, python, report::Outcome};
 
 struct Need {
     what: &'static str,

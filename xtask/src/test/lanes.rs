@@ -9,8 +9,8 @@ use std::{
 use super::{
     Report, Run, SharedState,
     cgroup::{Cgroup, RemovedGroup},
+    child_process::Stopwatch,
     console::Console,
-    process::Stopwatch,
     report::{Cost, Outcome},
     steps::{Lane, Step},
 };
@@ -154,7 +154,7 @@ fn show(state: &mut LaneState) {
 mod tests {
     use super::*;
     use crate::{
-        test::{Pace, process::Interrupt},
+        test::{Pace, child_process::Interrupt},
         workspace::Workspace,
     };
 

@@ -15,9 +15,9 @@ use nix::{sys::signal::Signal, unistd::User};
 use tempfile::TempDir;
 
 use super::{
+    child_process::{last_lines, on_path, quietly, within},
     daemon::{Daemon, tied},
     install::root,
-    process::{last_lines, on_path, quietly, within},
 };
 
 /// Debian keeps the server's programs off the path, one folder per major version.

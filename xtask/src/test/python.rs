@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{Run, process::quietly, report::Outcome};
+use super::{Run, child_process::quietly, report::Outcome};
 use crate::{cache, tool::Prebuilt};
 
 /// A client, and the variable that names to tests the interpreter with it.

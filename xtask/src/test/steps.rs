@@ -6,12 +6,12 @@
 use std::{io::IsTerminal, process::Command};
 
 use super::{
-    Pace, Run, SLOW_PATIENCE, budget, build, deny, examples, install,
-    process::on_path,
-    python,
+    Pace, Run, SLOW_PATIENCE, budget, build,
+    child_process::on_path,
+    deny, examples, install, python,
     report::{Counts, Outcome},
+    runner_summary,
     services::Services,
-    summary,
     tested::{self, CUDA, DEVCHAIN, LLM},
 };
 use crate::{cuda, tidy, workspace::Workspace};
@@ -285,7 +285,7 @@ fn doctests(run: &Run<'_>) -> anyhow::Result<Outcome> {
     for package in examples::packages(run.workspace)? {
         cargo.args(["--package", &package]);
     }
-    counted(run, cargo, summary::libtest)
+    counted(run, cargo, runner_summary::libtest)
 }
 
 /// All tests of a workspace but its doctests, built with these features.
@@ -308,7 +308,7 @@ fn count_nextest(run: &Run<'_>, cargo: Command) -> anyhow::Result<Outcome> {
             "cargo-nextest is not installed: cargo install --locked cargo-nextest".to_owned(),
         ));
     }
-    counted(run, cargo, summary::nextest)
+    counted(run, cargo, runner_summary::nextest)
 }
 
 fn counted(run: &Run<'_>, mut cargo: Command, parse: fn(&str) -> Option<Counts>) -> anyhow::Result<Outcome> {

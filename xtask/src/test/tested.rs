@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{Run, process::quietly, report::Outcome};
+use super::{Run, child_process::quietly, report::Outcome};
 use crate::tool::git_files;
 
 const FILE: &str = "xtask/tested.toml";

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{
     Finding, Tree,
     plain_code::words,
-    source::{self, TestLine},
+    rust_source::{self, TestLine},
 };
 
 /// The patience itself, and the waits that keep to it.
@@ -56,7 +56,7 @@ fn deadline_place(name: &str) -> Option<DeadlinePlace> {
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.rust().filter(|(path, _)| !path.starts_with(TEST_BED)) {
-        let lines = source::test_lines(path, text);
+        let lines = rust_source::test_lines(path, text);
         if let Some(first) = lines.first() {
             let tests = Tests {
                 code: tree.code(path),

@@ -6,7 +6,7 @@ use super::{
     Finding, Tree,
     markdown::{self, MarkdownLink},
     plain_code::words,
-    source,
+    rust_source,
 };
 
 /// Roots of paths that lead to the standard library.
@@ -131,7 +131,7 @@ impl<'a> CodeNames<'a> {
         let files = tree.rust().filter_map(|(path, _)| {
             let code = tree.code(path);
             let names = FileNames {
-                folder: source::crate_of(tree, path)?,
+                folder: rust_source::crate_of(tree, path)?,
                 names: words(code).map(|(_, word)| word).collect(),
                 imports_all: code.contains("::*"),
             };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Finding, Tree, source};
+use super::{Finding, Tree, rust_source};
 
 /// A name may be defined in this many crates; in one more it is a homonym.
 const CRATES_PER_NAME: usize = 2;
@@ -37,7 +37,7 @@ pub(super) fn bare(tree: &Tree) -> Vec<Finding> {
 pub(super) fn homonyms(tree: &Tree) -> Vec<Finding> {
     let mut by_name: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
     for found in types(tree).filter(|found| found.visible && !PER_MODULE.contains(&found.name)) {
-        if let Some(folder) = source::crate_of(tree, found.path) {
+        if let Some(folder) = rust_source::crate_of(tree, found.path) {
             let place = format!("{}:{}", found.path, found.line);
             by_name
                 .entry(found.name)
@@ -75,9 +75,9 @@ struct TypeName<'a> {
 fn types(tree: &Tree) -> impl Iterator<Item = TypeName<'_>> {
     tree.rust()
         .filter(|(path, _)| !path.starts_with("devchain/") && !path.starts_with("images/llm/"))
-        .filter(|(path, _)| source::is_code(path))
+        .filter(|(path, _)| rust_source::is_code(path))
         .flat_map(|(path, text)| {
-            source::code_lines(text).filter_map(move |(line, text)| {
+            rust_source::code_lines(text).filter_map(move |(line, text)| {
                 let (name, visible) = definition(text)?;
                 Some(TypeName {
                     path,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Finding, Tree, source};
+use super::{Finding, Tree, rust_source};
 
 /// Longer files are read less often than they are scrolled through.
 const SOFT_LINES: usize = 400;
@@ -32,9 +32,9 @@ pub(super) fn sizes(tree: &Tree) -> Vec<Finding> {
 /// Lines of code per crate, without tests: shown and never refused, for a bar makes two crates of one purpose.
 pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for (path, text) in tree.rust().filter(|(path, _)| source::is_code(path)) {
-        if let Some(folder) = source::crate_of(tree, path) {
-            *counts.entry(folder).or_default() += source::code_lines(text).count();
+    for (path, text) in tree.rust().filter(|(path, _)| rust_source::is_code(path)) {
+        if let Some(folder) = rust_source::crate_of(tree, path) {
+            *counts.entry(folder).or_default() += rust_source::code_lines(text).count();
         }
     }
     let judge = |(folder, count): (&str, usize)| {
@@ -48,7 +48,7 @@ pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
 /// Lines per function that is not a test.
 pub(super) fn functions(tree: &Tree) -> Vec<Finding> {
     tree.rust()
-        .filter(|(path, _)| source::is_code(path))
+        .filter(|(path, _)| rust_source::is_code(path))
         .flat_map(|(path, text)| {
             long_functions(text).map(move |(line, name, lines)| {
                 let says = format!("`{name}` has {lines} lines, at most {LINES_PER_FUNCTION}: split it");
@@ -60,7 +60,7 @@ pub(super) fn functions(tree: &Tree) -> Vec<Finding> {
 
 /// Line, name and length of every function that is too long. rustfmt puts the closing brace under the `fn`.
 fn long_functions(text: &str) -> impl Iterator<Item = (usize, &str, usize)> {
-    let lines: Vec<(usize, &str)> = source::code_lines(text).collect();
+    let lines: Vec<(usize, &str)> = rust_source::code_lines(text).collect();
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut found = Vec::new();
     for (index, (number, line)) in lines.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Tests do not sleep: a pause is either too short on a busy machine or too long on every other.
 
-use super::{Finding, Tree, source};
+use super::{Finding, Tree, rust_source};
 
 const CALL: &str = concat!("sle", "ep(");
 /// Marks on the same line that show that the call is no pause.
@@ -10,7 +10,7 @@ const EXCUSES: &[&str] = &["// paused time", "// polls until"];
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.rust() {
-        for line in source::test_lines(path, text) {
+        for line in rust_source::test_lines(path, text) {
             if !line.paused && sleeps(line.text) {
                 let says = "a test sleeps: pause tokio's time (`start_paused = true`, or say `// paused time`), \
                     move an injected clock, or wait for a condition with a deadline (`// polls until …`)";

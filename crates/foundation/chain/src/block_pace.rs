@@ -3,7 +3,7 @@
 use muster_protocol::{BlockNumber, Netuid};
 use subxt::dynamic::{self, Value};
 
-use crate::client::ChainClient;
+use crate::chain_reader::ChainClient;
 use crate::endpoints::ChainHead;
 use crate::error::ChainError;
 use crate::metagraph::Metagraph;

@@ -6,7 +6,7 @@ use muster_protocol::BlockNumber;
 use subxt::config::SubstrateConfig;
 use tokio::time::timeout;
 
-use crate::client::ChainClient;
+use crate::chain_reader::ChainClient;
 use crate::error::ChainError;
 
 const DOING: &str = "follow the chain";

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use muster_protocol::{Digest, Hotkey, Netuid};
 use subxt::dynamic::Value;
 
-use crate::client::ChainClient;
+use crate::chain_reader::ChainClient;
 use crate::endpoints::ChainHead;
 use crate::error::ChainError;
 use crate::scale_value::{bytes, field, number};

@@ -4,7 +4,7 @@ use muster_protocol::{BlockNumber, Netuid};
 use proptest::prelude::*;
 use subxt::dynamic::Value;
 
-use crate::client::weights_row;
+use crate::chain_reader::weights_row;
 use crate::hyperparameters::Hyperparameters;
 use crate::metagraph::Metagraph;
 use crate::{commitment_text, weights};

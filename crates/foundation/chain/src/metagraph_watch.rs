@@ -6,7 +6,7 @@ use std::sync::Arc;
 use muster_protocol::{Netuid, Rao};
 
 use crate::blocks::Blocks;
-use crate::client::ChainClient;
+use crate::chain_reader::ChainClient;
 use crate::error::ChainError;
 use crate::subnet_changes::{MetagraphEvent, SubnetSnapshot, diff};
 

@@ -5,7 +5,7 @@ use muster_protocol::{BlockNumber, Hotkey, Netuid, Rao};
 use subxt::dynamic::Value;
 
 use crate::call_encoding;
-use crate::client::ChainClient;
+use crate::chain_reader::ChainClient;
 use crate::error::ChainError;
 use crate::scale_value::number;
 

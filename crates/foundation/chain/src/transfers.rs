@@ -3,7 +3,7 @@
 use muster_protocol::{BlockNumber, Hotkey, Rao};
 use subxt::ext::scale_value::Composite;
 
-use crate::client::ChainClient;
+use crate::chain_reader::ChainClient;
 use crate::endpoints::ChainHead;
 use crate::error::ChainError;
 use crate::scale_value::{account, number};

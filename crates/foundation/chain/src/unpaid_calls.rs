@@ -9,7 +9,7 @@ use subxt::dynamic::Value;
 
 use crate::call_encoding;
 use crate::certificates;
-use crate::client::ChainClient;
+use crate::chain_reader::ChainClient;
 use crate::commitment_text;
 use crate::error::ChainError;
 use crate::metagraph::axon_address;

@@ -5,7 +5,7 @@ use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
 use subxt::dynamic::Value;
 
 use crate::call_encoding::{self, Call};
-use crate::client::ChainClient;
+use crate::chain_reader::ChainClient;
 use crate::endpoints::ChainHead;
 use crate::epoch_schedule::Schedule;
 use crate::error::ChainError;

@@ -31,7 +31,7 @@ pub mod json;
 mod migrations;
 pub mod retention;
 pub mod size;
-mod statements;
+mod statement_batch;
 mod store_url;
 pub mod testing;
 
@@ -44,7 +44,7 @@ use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, Transaction};
 pub use error::{During, StoreError};
 pub use group_commit::{Write, Writer};
 pub use migrations::migrator;
-pub use statements::{Script, Value};
+pub use statement_batch::{Script, Value};
 use store_url::StoreUrl;
 
 /// Connections to PostgreSQL of one role. Each role is one process with short statements.

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use sqlx::{AnyPool, AssertSqlSafe, Row as _};
 
 use crate::size::{TableSize, measure_tables, report_tables};
-use crate::statements::bind;
+use crate::statement_batch::bind;
 use crate::{During as _, StoreError, Value, Writer};
 
 /// The pause between two transactions of a sweep, in which other writes go first.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::curve::{CurvePoint, CurveSettings, draw_curve};
+use crate::detection_curve::{CurvePoint, CurveSettings, draw_curve};
 use crate::e_process::{ALARM, CONFIRMATION};
 use crate::replay::{ReplayedBundle, replay_with_evidence};
 use crate::replay_error::ReplayError;

@@ -9,9 +9,9 @@ use muster_response_proof::{
     body_digest, root_by_path,
 };
 
+use crate::answer_draw::BucketDraw;
 use crate::bundle::{AnswerEvidence, AuditBundle, BUNDLE_FORMAT, BucketEvidence, Origin, SessionEvidence};
 use crate::checked_answer::{CheckedAnswer, NonceState};
-use crate::draw::BucketDraw;
 use crate::missing_answers::{
     Delivery, MissingCause, MissingTrial, delivery_of, order_trials, separate_events,
 };

@@ -1,5 +1,7 @@
 //! Spot checks: did the named model really write this answer? Pure: no IO, no clock, no randomness but from seeds.
 
+mod answer_draw;
+mod answers_to_alarm;
 mod audit_report;
 mod audit_share;
 mod bundle;
@@ -9,9 +11,7 @@ mod canaries;
 mod checked_answer;
 mod checked_log;
 mod client_days;
-mod curve;
-mod detection;
-mod draw;
+mod detection_curve;
 mod e_process;
 pub mod fixed_point;
 mod honest_bound;
@@ -31,6 +31,8 @@ mod test_evidence;
 mod verdict;
 mod wilson;
 
+pub use answer_draw::{BucketDraw, DrawBlock};
+pub use answers_to_alarm::{Detection, DetectionSettings, MedianRange, detect};
 pub use audit_report::{AuditReport, report_bundle};
 pub use audit_share::{AuditedMiner, DETECTION_ANSWERS, GAIN_PER_MILLE, unvested_answers};
 pub use bundle::{
@@ -44,9 +46,7 @@ pub use calibration::{
     Statistic,
 };
 pub use canaries::{Canary, CanaryList, OpenedCanary};
-pub use curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, draw_curve};
-pub use detection::{Detection, DetectionSettings, MedianRange, detect};
-pub use draw::{BucketDraw, DrawBlock};
+pub use detection_curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, draw_curve};
 pub use e_process::{ALARM, CONFIRMATION, EProcess, LEAST_LOG2, Restart, SHARES};
 pub use honest_bound::HonestBound;
 pub use likelihood::{CAP_LOG2, LikelihoodTable};

@@ -4,6 +4,7 @@ use muster_protocol::{Digest, Hotkey};
 use muster_response_proof::ResponseProof;
 use serde::Serialize;
 
+use crate::answer_draw::BucketDraw;
 use crate::bundle::{
     AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_1, BUNDLE_FORMAT_2, MAX_BUNDLE_BYTES, Origin,
     SessionEvidence,
@@ -13,7 +14,6 @@ use crate::calibration::{Calibration, CalibrationLevel, ExceededPremise};
 use crate::checked_answer::{CheckedAnswer, NonceState};
 use crate::checked_log::{CheckedLog, check_log};
 use crate::client_days::ClientDays;
-use crate::draw::BucketDraw;
 use crate::fixed_point::{ONE, exp2};
 use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use crate::calibration::Calibration;
-use crate::curve::HalvedCalibration;
+use crate::detection_curve::HalvedCalibration;
 use crate::e_process::{ALARM, EProcess, Restart};
 use crate::seeded_numbers::SeededNumbers;
 

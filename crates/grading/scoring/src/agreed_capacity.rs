@@ -10,8 +10,8 @@ use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
 use crate::class_points::{UNPROVABLE_SPIN_UP_SECS, WHOLE_EXECUTOR};
-use crate::facts::ProvenExecutors;
 use crate::proven_capacity::{MAX_EXECUTORS, ObservationKind, ProvenCapacity};
+use crate::snapshot_rows::ProvenExecutors;
 
 /// Offers from which on refusals count (`docs/adr/0064`).
 const LEAST_OFFERS: u32 = 20;

@@ -11,10 +11,10 @@ use muster_protocol::{ExecutorClass, MinerKey, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
 use crate::DropReason;
-use crate::allowance_epochs::{Epoch, EpochFacts, block_at, to_ms};
 use crate::block_ranges::{BlockRanges, to_ranges};
-use crate::facts::PaidReceipt;
+use crate::block_worth::{Epoch, EpochFacts, block_at, to_ms};
 use crate::key_map::KeyMap;
+use crate::snapshot_rows::PaidReceipt;
 
 /// How many blocks before its attempt a block may lie that a receipt names: a day of twelve-second blocks. It bounds
 /// bursts, not the mean (`docs/adr/0064`).

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_protocol::{Hotkey, Uid, ValidatorKey};
 
-use crate::facts::Neuron;
+use crate::snapshot_rows::Neuron;
 
 /// Credits the rao that accounts have paid into the burn account to validators: the payments of a hotkey to its
 /// validator, and those of a coldkey to the validator with the lowest uid that it owns. Other payments are credited to

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use muster_protocol::{Hotkey, MinerKey, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::facts::Neuron;
+use crate::snapshot_rows::Neuron;
 
 /// The share of a coldkey's main hotkey, in thousandths: ComputeHorde's.
 const MAIN_SHARE: u64 = 800;

@@ -11,11 +11,11 @@ use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Timestamp};
 
 use crate::agreed_capacity::Agreement;
 use crate::allowance::{Claim, SpentBlocks, allowances, spent_after};
-use crate::facts::{Neuron, PaidReceipt};
 use crate::key_map::KeyMap;
 use crate::occupancy::{Interval, beyond};
 use crate::parties::{Parties, Party, PartyNumber};
 use crate::snapshot::ScoringSnapshot;
+use crate::snapshot_rows::{Neuron, PaidReceipt};
 use crate::{DropReason, allowance};
 
 /// The most that one job can be paid, in executor-microseconds: no validator's word makes a receipt worth a year.

@@ -9,11 +9,11 @@ use serde::Serialize;
 use crate::DropReason;
 use crate::agreed_capacity::AgreedCapacity;
 use crate::class_points::Member;
-use crate::facts::OnchainWeight;
 use crate::score_cycle::score_cycle;
+use crate::score_terms::{ClassTerms, Terms};
 use crate::scores::Scores;
 use crate::snapshot::ScoringSnapshot;
-use crate::terms::{ClassTerms, Terms};
+use crate::snapshot_rows::OnchainWeight;
 use crate::zero_reasons::ZeroReason;
 
 /// The terms of one miner's weight in one cycle.

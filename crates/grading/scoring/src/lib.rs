@@ -17,9 +17,8 @@
 
 mod agreed_capacity;
 mod allowance;
-mod allowance_book;
-mod allowance_epochs;
 mod block_ranges;
+mod block_worth;
 mod burned_rao;
 pub mod capacity_statements;
 mod class_points;
@@ -28,22 +27,23 @@ mod contradictions;
 mod counted_work;
 mod drop_reason;
 mod explanation;
-mod facts;
 mod key_map;
 mod main_hotkeys;
 mod normalize;
 mod occupancy;
 mod parties;
 mod proven_capacity;
+mod receipt_blocks;
 mod score_cycle;
+mod score_terms;
 mod scores;
 mod snapshot;
-mod weight_renewal;
-mod terms;
+mod snapshot_rows;
 #[cfg(test)]
 mod testing;
 mod vesting;
 mod weight_list;
+mod weight_renewal;
 mod zero_reasons;
 
 pub use agreed_capacity::{
@@ -51,8 +51,7 @@ pub use agreed_capacity::{
     proven_executors, stated_kinds,
 };
 pub use allowance::{AllowanceInputs, LOOKBACK_BLOCKS, SpentBlocks, unspend};
-pub use allowance_book::{AllowanceBook, PayableAttempt};
-pub use allowance_epochs::{EpochFacts, MULTIPLIER};
+pub use block_worth::{EpochFacts, MULTIPLIER};
 pub use burned_rao::credit_burns;
 pub use class_points::{CAPACITY_PER_MILLE, MAX_CLASS_WEIGHT, POINTS, WHOLE_EXECUTOR};
 pub use coldkey_split::MainHotkey;
@@ -60,19 +59,20 @@ pub use contradictions::silence_contradictions;
 pub use counted_work::CountedAttempts;
 pub use drop_reason::DropReason;
 pub use explanation::{ClassExplanation, LostWork, MinerExplanation, StandingTerms, explain};
-pub use facts::{DeferredWork, Neuron, PaidReceipt, ProvenExecutors, OnchainWeight};
 pub use main_hotkeys::{NamedMain, agree_main_hotkeys};
 pub use normalize::to_u16;
 pub use proven_capacity::{
     ExcuseState, MAX_EXECUTORS, OBSERVATIONS, Observation, ObservationKind, ProvenCapacity, executor_credit,
     proven_by, settle_excuse,
 };
+pub use receipt_blocks::{AllowanceBook, PayableAttempt};
 pub use score_cycle::{score_cycle, score_with_attempts};
 pub use scores::{MAX_LISTED, Score, Scores};
 pub use snapshot::{
     QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SnapshotError,
 };
-pub use weight_renewal::{BurnKeys, Renewal, renew_after_departures};
+pub use snapshot_rows::{DeferredWork, Neuron, OnchainWeight, PaidReceipt, ProvenExecutors};
 pub use vesting::{Conviction, PastCycle, PastPoints, VESTING_CYCLES};
 pub use weight_list::{follow_uids, weights_of, weights_of_onchain};
+pub use weight_renewal::{BurnKeys, Renewal, renew_after_departures};
 pub use zero_reasons::{ZeroReason, ZeroWeight};

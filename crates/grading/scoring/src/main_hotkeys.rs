@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use muster_protocol::{Hotkey, MinerKey};
 
 use crate::coldkey_split::MainHotkey;
-use crate::facts::Neuron;
+use crate::snapshot_rows::Neuron;
 
 /// A miner's answer to the question for the main hotkey of its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use muster_protocol::{Hotkey, MinerKey};
 
-use crate::facts::Neuron;
 use crate::key_map::KeyMap;
 use crate::snapshot::ScoringSnapshot;
+use crate::snapshot_rows::Neuron;
 
 /// The number of a hotkey. Numbers are in the order of the keys.
 pub(crate) type PartyNumber = u32;

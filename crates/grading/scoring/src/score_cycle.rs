@@ -6,11 +6,11 @@ use muster_protocol::{MinerKey, Uid};
 
 use crate::DropReason;
 use crate::counted_work::CountedAttempts;
+use crate::score_terms::{ClassTerms, Terms};
 use crate::scores::{Score, Scores};
 use crate::snapshot::ScoringSnapshot;
-use crate::weight_renewal::{Renewal, renew};
-use crate::terms::{ClassTerms, Terms};
 use crate::weight_list::{weights_of, weights_of_onchain};
+use crate::weight_renewal::{Renewal, renew};
 use crate::zero_reasons::{ZeroReason, ZeroWeight};
 
 /// Scores a cycle: the scores, and the weights that follow from them, sorted by uid. Both are a function of the

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::DropReason;
 use crate::allowance::SpentBlocks;
-use crate::facts::{DeferredWork, OnchainWeight};
+use crate::snapshot_rows::{DeferredWork, OnchainWeight};
 use crate::zero_reasons::ZeroWeight;
 
 /// Dropped receipts that are listed; further ones are counted.

@@ -12,7 +12,7 @@ use crate::agreed_capacity::CapacityInputs;
 use crate::allowance::AllowanceInputs;
 use crate::class_points::CAPACITY_PER_MILLE;
 use crate::coldkey_split::MainHotkey;
-use crate::facts::{DeferredWork, Neuron, PaidReceipt, OnchainWeight};
+use crate::snapshot_rows::{DeferredWork, Neuron, OnchainWeight, PaidReceipt};
 use crate::vesting::{Conviction, PastCycle};
 
 /// The format and version of a snapshot. It changes with every change of the formulas or their constants.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_protocol::{Hotkey, MinerKey, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::facts::Neuron;
+use crate::snapshot_rows::Neuron;
 
 /// Cycles over which points are paid: a day of epochs of 72 minutes (`docs/adr/0064`).
 pub const VESTING_CYCLES: usize = 20;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use muster_protocol::Uid;
 
-use crate::facts::{Neuron, OnchainWeight};
 use crate::normalize::to_u16;
 use crate::scores::Score;
+use crate::snapshot_rows::{Neuron, OnchainWeight};
 
 /// The same scores under the uids that their miners have now, sorted by uid.
 ///

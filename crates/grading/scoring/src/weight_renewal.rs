@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use muster_protocol::{Hotkey, Uid};
 
-use crate::facts::{Neuron, OnchainWeight};
 use crate::normalize::to_u16;
 use crate::scores::{Score, Scores};
 use crate::snapshot::ScoringSnapshot;
+use crate::snapshot_rows::{Neuron, OnchainWeight};
 use crate::vesting::Convicted;
 
 /// The decision about the weights that stand.

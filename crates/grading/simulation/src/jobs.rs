@@ -13,10 +13,10 @@ use uuid::Uuid;
 
 use crate::attempt::Attempt;
 use crate::hardware::SimulatedMiner;
+use crate::honest_validator::View;
 use crate::numbers::Numbers;
 use crate::strategy::Strategy;
 use crate::subnet::{BLOCK_MS, BLOCKS, CLASS, EPOCH_MS, STAKE, first_block, miner_key, time};
-use crate::view::View;
 
 /// The attempts of one epoch, while they are made.
 pub(crate) struct EpochWork<'a> {

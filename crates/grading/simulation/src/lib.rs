@@ -12,6 +12,7 @@ mod attempt;
 mod bound;
 mod consensus;
 mod hardware;
+mod honest_validator;
 mod jobs;
 mod numbers;
 mod outcome;
@@ -21,8 +22,7 @@ mod settings;
 mod strategy;
 mod subnet;
 mod validators;
-mod view;
-mod world;
+mod world_epochs;
 
 pub use bound::Conditions;
 pub use outcome::{StrategyOutcome, simulate};

@@ -8,7 +8,7 @@ use crate::bound::Conditions;
 use crate::settings::Settings;
 use crate::strategy::Strategy;
 use crate::subnet::{WARM_UP, miner_key};
-use crate::world::{Cast, EpochCosts, World};
+use crate::world_epochs::{Cast, EpochCosts, World};
 
 /// Epochs of one sample: longer than observations are remembered, so that samples are nearly independent.
 const SAMPLE: u32 = 10;

@@ -11,11 +11,11 @@ use muster_scoring::{VESTING_CYCLES, WHOLE_EXECUTOR};
 use serde::Serialize;
 
 use crate::consensus::{Consensus, UNIT, agree, normalise};
+use crate::honest_validator::View;
 use crate::settings::Settings;
 use crate::strategy::Strategy;
 use crate::subnet::{EPOCH_MS, WARM_UP, miner_key};
-use crate::view::View;
-use crate::world::{Cast, World};
+use crate::world_epochs::{Cast, World};
 
 /// The stake of the validator that copies weights, in thousandths.
 const COPIER: u16 = 100;

@@ -7,7 +7,7 @@ use muster_process::Coded;
 use muster_protocol::{Digest, ErrorCode};
 use serde::{Deserialize, Serialize};
 
-use crate::keys::{KeyError, StoredIdentity};
+use crate::key_and_certificate::{KeyError, StoredIdentity};
 use crate::private_files;
 
 /// The file of an enrolled executor.

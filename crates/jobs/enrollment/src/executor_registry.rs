@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::invitation::Invitation;
-use crate::keys::{KeyError, load_or_create};
+use crate::key_and_certificate::{KeyError, load_or_create};
 use crate::private_files;
 
 /// Bytes of an executor's name, at most.

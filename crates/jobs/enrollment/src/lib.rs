@@ -11,7 +11,7 @@
 pub mod credentials;
 pub mod executor_registry;
 pub mod invitation;
-pub mod keys;
+pub mod key_and_certificate;
 mod private_files;
 
 pub use credentials::{CredentialsError, ExecutorCredentials};
@@ -19,4 +19,4 @@ pub use executor_registry::{
     EnrolledExecutor, EnrollmentRejection, ExecutorRegistry, InvitationTerms, MAX_USES, RegistryError,
 };
 pub use invitation::Invitation;
-pub use keys::{KeyError, StoredIdentity};
+pub use key_and_certificate::{KeyError, StoredIdentity};

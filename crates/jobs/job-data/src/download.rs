@@ -10,10 +10,10 @@ use reqwest::{Response, StatusCode};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::checked_request::PinnedClient;
 use crate::download_file::{Digests, FileWriter, HashingFile};
 use crate::error::HttpError;
 use crate::job_url::Target;
+use crate::pinned_request::PinnedClient;
 use crate::response_headers::{retry_after, strong_etag};
 use crate::retry::{PROGRESS, Retries, TryFailure, is_retryable, retryable};
 

@@ -8,11 +8,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::checked_request::PinnedClient;
 use crate::download::{describe_failure, detail, header_text};
 use crate::error::{HttpError, VolumeError};
 use crate::huggingface_json::{HubFile, commit, files, is_repo, is_revision, patterns, wanted};
 use crate::job_url::Target;
+use crate::pinned_request::PinnedClient;
 use crate::response_headers::{next_link, retry_after};
 use crate::retry::{Retries, TryFailure, is_retryable, retryable};
 

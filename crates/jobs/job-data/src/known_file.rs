@@ -8,9 +8,9 @@ use reqwest::Client;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::checked_request::PinnedClient;
 use crate::download::{ExpectedContent, FetchOutcome, FetchRequest, fetch};
 use crate::error::HttpError;
+use crate::pinned_request::PinnedClient;
 use crate::volumes::Fetcher;
 
 /// A file that a job promises to find at a URL.

@@ -1,13 +1,12 @@
 //! Transfers a job's inputs and outputs: volumes, uploads, and the addresses they may reach.
 //!
-//! Reading order: [`job_url`] (permitted URLs, pure), [`checked_request`] (one request to a pinned address), `download`
+//! Reading order: [`job_url`] (permitted URLs, pure), [`pinned_request`] (one request to a pinned address), `download`
 //! (with its retries), [`unpack`] (safe archives), [`volumes`] (inputs), [`input_cache`] (cached inputs),
-//! [`known_file`] (one file with a known digest), `huggingface` (snapshots of repositories), [`registry`] (an image's
-//! manifest), [`uploads`] (outputs), [`artifacts`] (small files inside a result), [`output_listing`] (digests of
-//! outputs), [`notification`] (a message about a job's end). The permitted addresses are [`muster_http::addresses`].
+//! [`known_file`] (one file with a known digest), `huggingface` (snapshots of repositories), [`manifest_request`] (an
+//! image's manifest), [`uploads`] (outputs), [`artifacts`] (small files inside a result), [`output_listing`] (digests
+//! of outputs), [`notification`] (a message about a job's end). The permitted addresses are [`muster_http::addresses`].
 
 pub mod artifacts;
-pub mod checked_request;
 mod download;
 mod download_file;
 pub mod error;
@@ -17,13 +16,14 @@ mod huggingface_json;
 pub mod input_cache;
 pub mod job_url;
 pub mod known_file;
+pub mod manifest_request;
 mod multipart_form;
 #[cfg(test)]
 mod mutation;
 pub mod notification;
 mod output_folder;
 pub mod output_listing;
-pub mod registry;
+pub mod pinned_request;
 mod registry_json;
 mod response_headers;
 mod retry;

@@ -9,9 +9,9 @@ use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use tokio::time::timeout;
 
-use crate::checked_request::PinnedClient;
 use crate::error::HttpError;
 use crate::job_url::Target;
+use crate::pinned_request::PinnedClient;
 
 /// The reason why a message was not answered.
 #[derive(Debug, thiserror::Error)]

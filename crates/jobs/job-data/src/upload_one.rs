@@ -16,10 +16,10 @@ use reqwest::{Body, Method, Response};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::checked_request::PinnedClient;
 use crate::download::{TransferProgress, describe_failure, header_text};
 use crate::error::HttpError;
 use crate::job_url::Target;
+use crate::pinned_request::PinnedClient;
 use crate::response_headers::retry_after;
 use crate::retry::{Retries, TryFailure, is_retryable, retryable};
 use crate::safe_names::shown;

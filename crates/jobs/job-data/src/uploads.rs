@@ -17,12 +17,12 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use crate::checked_request::PinnedClient;
 use crate::download::TransferProgress;
 use crate::error::{HttpError, UploadError};
 use crate::job_url::Target;
 use crate::multipart_form::build_form;
 use crate::output_folder::{Folder, FolderEntry};
+use crate::pinned_request::PinnedClient;
 use crate::retry::Pace;
 use crate::safe_names::{plain_path, shown};
 use crate::settings::Settings;

@@ -17,13 +17,13 @@ use tempfile::NamedTempFile;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use crate::checked_request::PinnedClient;
 use crate::download::{ExpectedContent, FetchOutcome, FetchRequest, TransferProgress, fetch};
 use crate::error::{HttpError, VolumeError};
 use crate::huggingface::HubClient;
 use crate::huggingface_json::HubFile;
 use crate::input_cache::{Cache, CachedFile, CachedResource, IncomingFile};
 use crate::job_url::Target;
+use crate::pinned_request::PinnedClient;
 use crate::retry::Pace;
 use crate::safe_names::plain_path;
 use crate::settings::Settings;

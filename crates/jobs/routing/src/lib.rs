@@ -16,7 +16,7 @@ pub mod cache_keys;
 pub mod collateral;
 pub mod earlier_attempts;
 mod exclusion;
-pub mod ledger;
+pub mod miner_ledger;
 mod miner_stats;
 mod newcomers;
 pub mod retry;
@@ -28,7 +28,7 @@ pub use attempt_mark::{AttemptMark, MarkEvidence, mark_attempt};
 pub use cache_keys::CacheKey;
 pub use collateral::{CollateralReading, CollateralRule, CollateralVerdict, Deposit, judge_collateral};
 pub use exclusion::Exclusion;
-pub use ledger::{LedgerWindows, MinerLedger};
+pub use miner_ledger::{LedgerWindows, MinerLedger};
 pub use miner_stats::{MinerStats, RoutableNeuron};
 pub use route::{
     Candidate, ExcludedMiner, JobRequirements, Route, RouteCost, RouteDecision, RoutingPolicy, note_proven,

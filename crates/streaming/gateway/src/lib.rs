@@ -7,7 +7,7 @@
 //! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all
 //! events), `dispatcher` (carries out the scheduler's actions), `session` (one session), `routes`, `request`,
 //! `nonces`, `session_relay`, `token_counters`, `settlement` and `waiting_response` (one request), [`store`] (what is
-//! durable), [`AnswerLog`] (what may be audited), [`proof_record`] (what a client keeps). [`session_job`],
+//! durable), [`AnswerLog`] (what may be audited), [`saved_proof`] (what a client keeps). [`session_job`],
 //! `session_opening` and [`miner_sessions`] serve every session that a validator orders, the gateway's or not; the
 //! answers of a [`logged_session`] stand in the log.
 //!
@@ -24,10 +24,10 @@ pub mod logged_session;
 pub mod miner_sessions;
 mod nonces;
 mod own_question;
-pub mod proof_record;
 mod proof_view;
 mod request;
 mod routes;
+pub mod saved_proof;
 mod scheduler;
 mod session;
 pub mod session_job;

@@ -1,17 +1,17 @@
 //! Pure readers of OpenAI's HTTP interface, for every program that passes its requests and responses on.
 //!
 //! [`stream`] cuts a response body into JSON documents, whether it is an event stream or one document. Three readers
-//! use it: [`text`] hashes the text of requests and responses, [`token_ids`] the ids of tokens, and [`meter`] counts
-//! tokens. [`error`] has the errors in the shape that OpenAI's clients read.
+//! use it: [`text`] hashes the text of requests and responses, [`token_ids`] the ids of tokens, and [`token_meter`]
+//! counts tokens. [`error`] has the errors in the shape that OpenAI's clients read.
 
 pub mod error;
-pub mod meter;
 pub mod stream;
 pub mod text;
 pub mod token_ids;
+pub mod token_meter;
 
 pub use error::{OpenAiError, error_body};
-pub use meter::{TokenBounds, TokenMeter, TokenUsage};
 pub use stream::{BodyKind, JsonReader};
 pub use text::TextDigest;
 pub use token_ids::{StatedTokenIds, TokenIdReader, asks_for_token_ids};
+pub use token_meter::{TokenBounds, TokenMeter, TokenUsage};

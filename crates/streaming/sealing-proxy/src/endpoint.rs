@@ -33,8 +33,8 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::client_body::SealedBody;
 use crate::proxy::SealingProxy;
-use crate::sealed_body::SealedBody;
 
 /// The most bytes of requests and responses that hyper buffers for one connection.
 const BUFFER: usize = 64 * 1024;

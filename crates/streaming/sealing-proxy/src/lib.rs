@@ -8,6 +8,7 @@
 //! `muster_response_proof` has the signed statements and the headers, and `muster_sealed_client` is the other end. See
 //! `docs/sealed-sessions.md`.
 
+mod client_body;
 pub mod endpoint;
 pub mod netns;
 mod pending_response;
@@ -16,15 +17,14 @@ pub mod proxy;
 mod rejection;
 mod request_intake;
 mod response_relay;
-mod sealed_body;
 pub mod socket;
 mod upgrade;
 pub mod upstream;
 mod well_known;
 
+pub use client_body::{ClientStalled, SealedBody};
 pub use endpoint::{Endpoint, EndpointError};
 pub use muster_response_proof::Limits;
 pub use proof_signer::{ProofSigner, SignerError};
 pub use proxy::{GraderBackend, SealingProxy};
-pub use sealed_body::{ClientStalled, SealedBody};
 pub use upstream::{EngineAddress, Upstream, UpstreamError};

@@ -24,10 +24,10 @@ use muster_response_proof::well_known::{GRADE_PATH, PREFIX};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
+use crate::client_body::SealedBody;
 use crate::pending_response::PendingResponse;
 use crate::proof_signer::{ProofSigner, RequestFacts};
 use crate::rejection::RequestRejection;
-use crate::sealed_body::SealedBody;
 use crate::upstream::Upstream;
 use crate::{request_intake, upgrade, well_known};
 

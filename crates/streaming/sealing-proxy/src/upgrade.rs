@@ -25,9 +25,9 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::client_body::SealedBody;
 use crate::pending_response::PendingResponse;
 use crate::proxy::{ClientFeatures, SealingProxy};
-use crate::sealed_body::SealedBody;
 
 /// Bytes of the buffer of each direction.
 const BUFFER: usize = 16 * 1024;

@@ -12,8 +12,8 @@
 //!   session, nor does it wait for one, even if its session was presumed dead in the same moment.
 
 mod event;
-mod requests;
 mod sessions;
+mod waiting_requests;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use std::time::Duration;
 use muster_protocol::{Digest, Timestamp};
 
 pub use self::event::{CloseReason, Effect, Event, RequestNumber, SessionNumber};
-use self::requests::{PooledRequest, RequestPosition};
 use self::sessions::{PooledSession, SessionPhase};
+use self::waiting_requests::{PooledRequest, RequestPosition};
 use crate::queue::FairQueue;
 
 /// The bounds of a pool.

@@ -9,8 +9,8 @@ use axum::routing::{MethodFilter, MethodRouter, get};
 use muster_process::SharedClock;
 use muster_protocol::{Digest, JobId, MinerKey, ValidatorKey};
 
-use crate::gate::OperatorGate;
-use crate::guard::{guard, read_call, show};
+use crate::sign_in::{guard, read_call, show};
+use crate::token_check::OperatorGate;
 use crate::validator::{self as pages, ValidatorVisit};
 
 /// The pages of one validator.

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::assets;
+use crate::headers_and_assets;
 
 /// The mark of Muster: files in order.
 const MARK: &str = r#"<svg class="mark" viewBox="0 0 16 16" width="18" height="18" aria-hidden="true"><path d="M1 13V3h2.6l4.4 6 4.4-6H15v10h-2.4V6.9L8 12.9 3.4 6.9V13z"/></svg>"#;
@@ -79,9 +79,9 @@ fn document(title: &str, inner: &Markup) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (title) " · Muster" }
-                link rel="stylesheet" href=(assets::STYLES.path());
-                link rel="icon" type="image/svg+xml" href=(assets::ICON.path());
-                script src=(assets::SCRIPT.path()) defer {}
+                link rel="stylesheet" href=(headers_and_assets::STYLES.path());
+                link rel="icon" type="image/svg+xml" href=(headers_and_assets::ICON.path());
+                script src=(headers_and_assets::SCRIPT.path()) defer {}
             }
             body {
                 a.skip href="#main" { "Skip to content" }

@@ -8,7 +8,7 @@ use axum::http::{Method, Request, StatusCode};
 use bytes::Bytes;
 use muster_checkpoints::{CheckpointManifest, ManifestEntry, manifest::FileBlocks};
 use muster_file_store::checkpoint_blocks::catalogue::BlockCatalogue;
-use muster_file_store::checkpoint_blocks::{BlockStoreError, CheckpointService, http};
+use muster_file_store::checkpoint_blocks::{BlockStoreError, CheckpointService, block_routes};
 use muster_file_store::{FileCatalogue, FileError, FileService, NewFile, ObjectStorage, Settings, UrlKey};
 use muster_process::SharedClock;
 use muster_process::clock::TestClock;
@@ -122,7 +122,7 @@ impl Bench {
             .header("content-type", "application/json")
             .body(Body::from(body))
             .unwrap();
-        let answer = http::router(Arc::clone(&self.service))
+        let answer = block_routes::router(Arc::clone(&self.service))
             .oneshot(request)
             .await
             .unwrap();
@@ -414,7 +414,7 @@ async fn a_block_that_arrives_too_slowly_is_given_up() {
                 std::io::Result<Bytes>,
             >()))
             .unwrap();
-        let answer = http::router(Arc::clone(&bench.service)).oneshot(request);
+        let answer = block_routes::router(Arc::clone(&bench.service)).oneshot(request);
         let passing = async {
             bench.clock.wait_for_sleepers(1).await;
             bench.clock.advance(Duration::from_secs(240));

@@ -76,7 +76,7 @@ impl Store {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let tasks = Tasks::new();
-        let app = muster_file_store::http::router(Arc::clone(&service));
+        let app = muster_file_store::file_routes::router(Arc::clone(&service));
         tasks.spawn("serve", async move { axum::serve(listener, app).await });
         Self {
             service,

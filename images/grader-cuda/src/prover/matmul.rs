@@ -12,7 +12,7 @@ use muster_hardware_proof::spec::NumberFormat;
 
 use super::memory_walk::FilledMemory;
 use super::{LaunchSizes, allocate, build_trees, device_error, read_hashes, stop_if_cancelled};
-use crate::device::{Device, Lane, TILE_ROWS};
+use crate::device_interface::{Device, Lane, TILE_ROWS};
 use crate::kernels::{BoundMemory, HASH, Kernels, RowSpan};
 
 /// The state of a MATMUL that has been started.

@@ -7,7 +7,7 @@ use muster_hardware_proof::prover::{ProverError, ProverPhase, WorkObserver};
 use muster_hardware_proof::spec::{self, WORDS_PER_BLOCK};
 
 use super::{LaunchSizes, allocate, build_trees, device_error, read_hashes, stop_if_cancelled};
-use crate::device::{Device, Lane};
+use crate::device_interface::{Device, Lane};
 use crate::kernels::{DrawnWalks, HASH, Kernels};
 
 /// The only lane in use, because a WALK has no work to overlap.

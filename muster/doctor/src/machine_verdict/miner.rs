@@ -1,6 +1,6 @@
 //! Verdicts over a miner's configuration: its registration, its announcement, its certificate, its port, its pools.
 
-use crate::machine_verdict::facts::{MinerFacts, PoolFacts};
+use crate::machine_verdict::machine_facts::{MinerFacts, PoolFacts};
 use crate::machine_verdict::verdict::{Severity, Verdict};
 
 /// Every verdict, in the order in which one would mend things.

@@ -13,10 +13,10 @@ use muster_store::StoreError;
 use crate::appeals::rule::{AppealEnd, AppealFacts, AppealStep};
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::audit_run;
-use crate::audits::gathering::AuditPauses;
+use crate::audits::reference_start::AuditPauses;
 use crate::own_prompts::current_list::NextPrompt;
 use crate::phases::AuditPhase;
-use crate::state::RunnerState;
+use crate::runner_state::RunnerState;
 
 /// Asks every miner with an open appeal for the fresh answers that are missing, each as a task of its own. Called right
 /// after the draw block of the bucket that has `ended`. While a self-test needs the headers for its list, they wait.

@@ -12,7 +12,7 @@ use muster_validator_store::AdoptedAudit;
 
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::evidence::inputs::AuditorFacts;
-use crate::state::RunnerState;
+use crate::runner_state::RunnerState;
 
 /// How long fresh answers are audited after an appeal.
 pub(crate) const APPEAL_TIME: Duration = Duration::from_secs(86_400);

@@ -11,15 +11,15 @@ use uuid::Uuid;
 
 use crate::appeals::rule::FreshAudit;
 use crate::audits::adoption::AdoptionRefusal;
-use crate::audits::audited_subject::{AuditScope, AuditedSubject};
 use crate::audits::reference_pair::{CollectedEvidence, ReferencePair};
 use crate::audits::run_record::{AuditRun, RunState};
+use crate::audits::stored_evidence::{AuditScope, AuditedSubject};
 use crate::audits::subject::Subject;
 use crate::audits::unauditable_answers::settle_unauditable;
 use crate::own_prompts::sources::write_prompts;
 use crate::phases::AuditPhase;
 use crate::reference::plan::calibrated_service;
-use crate::state::RunnerState;
+use crate::runner_state::RunnerState;
 
 /// Audits these subjects, which are all of one model. Returns the audits as they ended.
 ///

@@ -8,19 +8,19 @@ use muster_response_proof::ResponseProof;
 use muster_store::StoreError;
 
 use crate::answer_text::{FoundIds, find_ids, signed_body};
-use crate::audits::audited_subject::{AuditedSubject, ReferenceFacts};
 use crate::audits::run_record::AuditRun;
+use crate::audits::stored_evidence::{AuditedSubject, ReferenceFacts};
 use crate::evidence::assemble::assemble;
 use crate::evidence::outcome::{BothOutcomes, ReferenceOutcome};
 use crate::evidence::session_check::leave_out_unprovable;
 use crate::evidence::session_choice::max_own_bundle;
 use crate::log::leaves::proof_of;
 use crate::phases::AuditPhase;
-use crate::reference::engine::Sampling;
-use crate::reference::machine::Reference;
 use crate::reference::plan::{ReferencePlan, calibrated_service};
+use crate::reference::reference_machine::Reference;
 use crate::reference::score_request::{ScoreFailure, ScoreRequest, ask_about};
-use crate::state::RunnerState;
+use crate::reference::scoring_engine::Sampling;
+use crate::runner_state::RunnerState;
 
 /// How often a reference that has died is started again in one audit.
 const MAX_RESTARTS: usize = 2;

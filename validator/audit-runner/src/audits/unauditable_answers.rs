@@ -4,9 +4,9 @@
 
 use muster_audit::UnusableReason;
 
-use crate::audits::audited_subject::AuditedSubject;
+use crate::audits::stored_evidence::AuditedSubject;
 use crate::evidence::outcome::ReferenceOutcome;
-use crate::state::RunnerState;
+use crate::runner_state::RunnerState;
 use crate::store::audit_store::Result;
 
 /// Notes that the audited answers which this reading does not show, and no later one will, were not audited.

@@ -16,7 +16,7 @@ use muster_store::StoreError;
 use crate::evidence::inputs::AuditorFacts;
 use crate::log::leaves::{leaf_hashes, proof_of};
 use crate::log::shares::{DailyAnswers, StoredShare, share_ppm, share_root, shares_of};
-use crate::state::RunnerState;
+use crate::runner_state::RunnerState;
 
 use crate::own_prompts::asking::prepare_list;
 use crate::own_prompts::sources::MAX_FORMS_OF_BUCKET;

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::notices::contents::{header_notices, outcomes_notice};
-use crate::state::RunnerState;
+use crate::runner_state::RunnerState;
 use crate::store::notices::NoticeSubject;
 
 /// How long a miner may take for each step of a conversation. A replay takes seconds.

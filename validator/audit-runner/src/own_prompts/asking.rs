@@ -10,7 +10,7 @@ use muster_store::StoreError;
 
 use crate::own_prompts::current_list::NextPrompt;
 use crate::own_prompts::sources::begin_list;
-use crate::state::RunnerState;
+use crate::runner_state::RunnerState;
 
 /// Prompts for each model in one list. A list that is used up is followed by another one.
 const LIST_PROMPTS: Repeats = Repeats(256);

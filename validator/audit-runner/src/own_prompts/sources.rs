@@ -5,10 +5,10 @@ use muster_audit::own_prompts::{
 };
 use muster_audit::{CanaryList, SamplerEngine, SeededNumbers};
 
-use crate::reference::engine::Sampling;
-use crate::reference::machine::Reference;
+use crate::reference::reference_machine::Reference;
+use crate::reference::scoring_engine::Sampling;
+use crate::runner_state::RunnerState;
 use crate::settings::Settings;
-use crate::state::RunnerState;
 use crate::store::audit_store::Result;
 
 /// Forms that are kept of one bucket.

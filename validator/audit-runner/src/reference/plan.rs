@@ -4,9 +4,9 @@ use muster_audit::{Calibration, KnownAnswer};
 use muster_session_pool::Service;
 use muster_session_pool::whitelist::{EngineKind, ListenAddress};
 
-use crate::reference::engine::{Sampling, mismatch};
+use crate::reference::scoring_engine::{Sampling, mismatch};
+use crate::runner_state::RunnerState;
 use crate::settings::Settings;
-use crate::state::RunnerState;
 
 /// The whitelisted service of a model, and the calibration of its image.
 ///

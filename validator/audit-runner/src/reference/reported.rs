@@ -5,11 +5,11 @@ use muster_audit::{AnswerJudge, AnswerJudgement, TokenScore, UnusableReason, fal
 use muster_gateway::store::AnswerText;
 use muster_response_proof::{CheckedWords, ResponseProof};
 
-use crate::reference::machine::Reference;
 use crate::reference::plan::ReferencePlan;
 use crate::reference::plan::calibrated_service;
+use crate::reference::reference_machine::Reference;
 use crate::reference::score_request::{ScoreFailure, ask_about};
-use crate::state::RunnerState;
+use crate::runner_state::RunnerState;
 
 /// Scores the answer of this proof, whose text its client shows.
 ///

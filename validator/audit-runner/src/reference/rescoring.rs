@@ -5,12 +5,12 @@ use muster_gateway::store::AnswerText;
 use muster_response_proof::Text;
 
 use crate::answer_text::AnswerIds;
-use crate::reference::engine::Sampling;
-use crate::reference::machine::Reference;
 use crate::reference::plan::ReferencePlan;
 use crate::reference::plan::calibrated_service;
+use crate::reference::reference_machine::Reference;
 use crate::reference::score_request::{ScoreFailure, ScoreRequest, ask_about, score_request};
-use crate::state::RunnerState;
+use crate::reference::scoring_engine::Sampling;
+use crate::runner_state::RunnerState;
 
 /// The scores of one reference, in the order of the pairs; `None` for a pair that it did not score.
 ///

@@ -4,7 +4,7 @@ use muster_audit::{SamplerEngine, UnusableReason};
 use muster_response_proof::{ResponseProof, answer_seed};
 use serde_json::{Map, Value};
 
-use crate::reference::engine::{SamplerSettings, Sampling};
+use crate::reference::scoring_engine::{SamplerSettings, Sampling};
 
 /// The parameters of a request that decide its answer's tokens, beside prompt and seed.
 const SAMPLING: [&str; 7] = [

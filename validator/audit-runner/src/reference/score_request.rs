@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::answer_text::{AnswerIds, FoundIds, ShownText, find_ids, is_chat, read_text};
-use crate::reference::engine::Sampling;
 use crate::reference::sampler_fields::sampler_fields;
+use crate::reference::scoring_engine::Sampling;
 
 /// The most bytes of request and text together that a reference is asked to read for one answer.
 const MAX_TEXT_REQUEST: usize = 768 * 1024;
@@ -264,7 +264,7 @@ mod tests {
 
     use super::*;
 
-    use crate::reference::engine::SamplerSettings;
+    use crate::reference::scoring_engine::SamplerSettings;
     use crate::testing::proof;
 
     fn request_about(proof: &ResponseProof, words: &AnswerText) -> Result<ScoreRequest, ScoreFailure> {

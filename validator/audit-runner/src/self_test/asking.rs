@@ -18,10 +18,10 @@ use uuid::Uuid;
 
 use crate::own_prompts::current_list::NextPrompt;
 use crate::own_prompts::sources::begin_list;
+use crate::runner_state::RunnerState;
 use crate::self_test::judging::end;
-use crate::self_test::running::RunningTest;
+use crate::self_test::ordered_tests::RunningTest;
 use crate::settings::SelfTestSettings;
-use crate::state::RunnerState;
 use crate::store::self_tests::{SelfTest, SelfTestState};
 
 /// Prompts that are asked at once.

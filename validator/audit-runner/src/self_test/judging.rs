@@ -9,9 +9,9 @@ use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
 use muster_store::StoreError;
 use muster_verdict_exchange::{RecordError, SelfTestOutcome, record_self_test};
 
-use crate::audits::audited_subject::{AuditScope, AuditedSubject};
 use crate::audits::reference_pair::{CollectedEvidence, ReferencePair};
-use crate::state::RunnerState;
+use crate::audits::stored_evidence::{AuditScope, AuditedSubject};
+use crate::runner_state::RunnerState;
 use crate::store::audit_store::AuditStore;
 use crate::store::self_tests::{SelfTest, SelfTestState};
 

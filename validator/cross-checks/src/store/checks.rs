@@ -83,7 +83,7 @@ impl CheckStore {
         .bind(check.coldkey.map(|key| key.to_string()))
         .bind(ended.map(|ended| ended.attempt.to_string()))
         .bind(check.model.clone())
-        .bind(ended.map(|ended| crate::draw::drawn_digest(&ended.receipt).to_string()))
+        .bind(ended.map(|ended| crate::job_draw::drawn_digest(&ended.receipt).to_string()))
         .bind(check.draw_block.map(to_signed))
         .bind(ended.map(|ended| encode(&ended.outputs)))
         .bind(now.micros())

@@ -8,7 +8,7 @@ use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::{CheckStore, StoreResult, origin_of};
-use crate::evidence::CheckedJob;
+use crate::coldkey_test::CheckedJob;
 use crate::outputs::JobOutputs;
 
 /// Rows of evidence that a standing rests on, at most: the newest ones.

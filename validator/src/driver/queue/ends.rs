@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use muster_chain::Metagraph;
 use muster_job_messages::job_spans::export_trace;
-use muster_job_messages::report::{describe, fault_of, final_metadata};
+use muster_job_messages::last_status::{describe, fault_of, final_metadata};
 use muster_job_messages::{JobTimes, trace_job};
 use muster_job_queue::{LeftJob, WaitingJob};
 use muster_protocol::job::Outcome;

@@ -12,14 +12,14 @@ use muster_protocol::{JobId, MinerKey, Timestamp};
 use muster_routing::RouteDecision;
 use muster_store::StoreError;
 
-use super::super::assignment::{MinerChooser, unaskable_miners};
 use super::super::miner_channels::MinerChannels;
+use super::super::miner_choice::{MinerChooser, unaskable_miners};
 use super::super::miner_pool::line_of;
 use super::super::new_attempt::next_ordinal;
+use super::super::queue_in_memory::WaitingJobs;
 use super::super::running_jobs::{CancelSignal, RunningJobs};
-use super::super::waiting_jobs::WaitingJobs;
-use crate::state::ValidatorState;
 use crate::store::{NewAttempt, StoredAttempt};
+use crate::validator_state::ValidatorState;
 
 /// Keeps the waiting jobs in memory as they are in the store: lets jobs in, ends those that leave without an attempt,
 /// and shows them.

@@ -2,7 +2,7 @@
 
 use muster_store::StoreError;
 
-use super::super::assignment::unaskable_miners;
+use super::super::miner_choice::unaskable_miners;
 use super::keeper::QueueKeeper;
 
 impl QueueKeeper {

@@ -14,7 +14,7 @@ use muster_store::StoreError;
 use muster_validator_store::{AuditOffer, OfferState, StoredEndorsement, StoredSelfTest};
 
 use super::{DAY, Moment, VerdictExchange};
-use crate::offer::read_bundle;
+use crate::offered_bundle::read_bundle;
 use crate::self_test::is_news;
 use crate::shown_list::{MAX_LIST_BYTES, ShownBundle, ShownList, plan_fetches};
 use crate::stated_blocks::{BlockFault, check_blocks};

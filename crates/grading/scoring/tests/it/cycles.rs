@@ -2,8 +2,8 @@
 
 use muster_protocol::{Timestamp, Uid};
 use muster_scoring::{
-    Conviction, DropReason, POINTS, PastCycle, PastPoints, SNAPSHOT_FORMAT, ScoringSnapshot, SnapshotError,
-    OnchainWeight, VESTING_CYCLES, ZeroReason, explain, score_cycle,
+    Conviction, DropReason, OnchainWeight, POINTS, PastCycle, PastPoints, SNAPSHOT_FORMAT, ScoringSnapshot,
+    SnapshotError, VESTING_CYCLES, ZeroReason, explain, score_cycle,
 };
 use proptest::prelude::*;
 

@@ -13,8 +13,8 @@ use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey, canonical};
 use muster_scoring::{
     AllowanceInputs, CapacityInputs, CapacityRow, CapacityStatement, Conviction, DeferredWork, EpochFacts,
-    MainHotkey, Neuron, ObservationKind, POINTS, PaidReceipt, PastCycle, PastPoints, ProvenExecutors,
-    QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SpentBlocks, OnchainWeight,
+    MainHotkey, Neuron, ObservationKind, OnchainWeight, POINTS, PaidReceipt, PastCycle, PastPoints,
+    ProvenExecutors, QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SpentBlocks,
     score_cycle,
 };
 use serde::Deserialize;

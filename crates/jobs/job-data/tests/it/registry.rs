@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use muster_http::addresses::AddressRules;
 use muster_job_data::HttpError;
-use muster_job_data::registry::{RegistryAuth, RegistryClient, RegistryError, RegistryImage};
+use muster_job_data::manifest_request::{RegistryAuth, RegistryClient, RegistryError, RegistryImage};
 use muster_protocol::{Digest, ImageId};
 
 use crate::server::{Reply, Step};

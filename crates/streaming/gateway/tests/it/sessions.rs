@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_gateway::proof_record::{ProofRecord, Transcript};
+use muster_gateway::saved_proof::{ProofRecord, Transcript};
 use muster_process::clock::TestClock;
 use muster_process::{Clock as _, SystemClock};
 use serde_json::Value;

@@ -14,10 +14,10 @@ use muster_response_proof::{StreamEnd, Text};
 use tokio::time::sleep;
 
 use super::SealingProxy;
+use crate::client_body::SealedBody;
 use crate::pending_response::PendingResponse;
 use crate::rejection::error;
 use crate::response_relay::{Relay, RelayTerms};
-use crate::sealed_body::SealedBody;
 
 /// Why the engine gave no response.
 pub(crate) enum EngineFailure {

@@ -1,0 +1,163 @@
+//! The state that the tasks of a runner share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use muster_audit::{NoncePeriod, RevealedNonceKey};
+use muster_gateway::miner_sessions::MinerSessions;
+use muster_gateway::{AnswerLog, Gateway};
+use muster_identity::Keypair;
+use muster_process::{SharedClock, Tasks};
+use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_session_pool::Service;
+use muster_store::StoreError;
+use muster_subnet_view::SubnetView;
+
+use crate::appeals::effects;
+use crate::appeals::stored_appeal::StoredAppeal;
+use crate::audits::adoption::Adopter;
+use crate::audits::subject::Subject;
+use crate::evidence::inputs::AuditorFacts;
+use crate::own_prompts::current_list::Prompts;
+use crate::phases::AuditPhase;
+use crate::self_test::ordered_tests::SelfTests;
+use crate::settings::Settings;
+use crate::store::audit_store::AuditStore;
+
+/// A key of nonces with all that is needed to check it.
+#[derive(Clone, Copy)]
+pub(crate) struct RevealedKey {
+    pub(crate) key: [u8; 32],
+    pub(crate) revealed: RevealedNonceKey,
+    pub(crate) auditor: AuditorFacts,
+}
+
+/// Why a key of nonces is not revealed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HiddenKey {
+    /// Nonces may still be made by it.
+    #[error("the key of these nonces is told from block {0} on")]
+    NotYet(u64),
+    /// The validator made no nonces by this key, or has forgotten it.
+    #[error("this validator made no nonces in that period, or it is too long ago")]
+    NotUsed,
+    /// The chain has not answered yet.
+    #[error("the chain has not answered yet")]
+    NoChain,
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The miners that get no sessions for clients, by model: spot checks accuse them.
+pub type BarredMiners = parking_lot::Mutex<BTreeMap<String, BTreeSet<MinerKey>>>;
+
+/// The state that the tasks of a runner share.
+pub(crate) struct RunnerState {
+    pub(crate) settings: Settings,
+    pub(crate) services: Vec<Service>,
+    pub(crate) subnet: Arc<SubnetView>,
+    pub(crate) barred: Arc<BarredMiners>,
+    pub(crate) adopter: Adopter,
+    pub(crate) gateway: Gateway,
+    pub(crate) log: AnswerLog,
+    pub(crate) trusted: Option<MinerSessions>,
+    pub(crate) store: AuditStore,
+    pub(crate) prompts: Prompts,
+    pub(crate) self_tests: SelfTests,
+    pub(crate) keypair: Keypair,
+    pub(crate) clock: SharedClock,
+    pub(crate) tasks: Tasks,
+    /// Held while references run.
+    pub(crate) machines: tokio::sync::Mutex<()>,
+    /// Whether outcomes may have come that miners have not received: set when a bucket is closed or drawn from, and
+    /// when an audit has its verdict.
+    pub(crate) outcomes_due: AtomicBool,
+    /// Held while an appeal is judged.
+    pub(crate) hearing: tokio::sync::Mutex<()>,
+    /// The bundles whose appeals have a session for fresh answers now.
+    pub(crate) asking: parking_lot::Mutex<BTreeSet<Digest>>,
+    /// The newest block that the log's keeper has seen; 0 before the first.
+    pub(crate) seen_block: AtomicU64,
+    /// Called when the store fails.
+    pub(crate) on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
+}
+
+impl RunnerState {
+    /// The validator and its subnet; `None` before the chain has answered.
+    pub(crate) fn auditor(&self) -> Option<AuditorFacts> {
+        let metagraph = self.subnet.last_metagraph()?;
+        Some(AuditorFacts {
+            genesis: self.adopter.store.genesis_digest()?,
+            netuid: metagraph.netuid.0,
+            validator: ValidatorKey(self.keypair.hotkey()),
+        })
+    }
+
+    /// The coldkey of every miner, as the chain states it; empty before the chain has answered.
+    pub(crate) fn owners(&self) -> BTreeMap<MinerKey, Hotkey> {
+        let metagraph = self.subnet.last_metagraph();
+        let neurons = metagraph.iter().flat_map(|metagraph| &metagraph.neurons);
+        neurons
+            .map(|neuron| (MinerKey(neuron.hotkey), neuron.coldkey))
+            .collect()
+    }
+
+    /// The coldkeys and models whose answers are all audited now.
+    pub(crate) async fn watched(&self) -> Result<BTreeSet<Subject>, StoreError> {
+        let now = self.clock.now();
+        let counting = self.adopter.store.counting_audits().await?;
+        Ok(effects::watched(&counting, &self.store.appeals(now).await?, now))
+    }
+
+    /// The models of open appeals.
+    pub(crate) async fn appealed_models(&self) -> Result<Vec<String>, StoreError> {
+        let appeals = self.store.appeals(self.clock.now()).await?;
+        let open = appeals.into_iter().filter(StoredAppeal::is_open);
+        let models: BTreeSet<String> = open.map(|appeal| appeal.model).collect();
+        Ok(models.into_iter().collect())
+    }
+
+    /// Whether an appeal about a subject is open.
+    pub(crate) async fn is_appealed(&self, subject: &Subject) -> Result<bool, StoreError> {
+        let appeals = self.store.appeals(self.clock.now()).await?;
+        Ok(appeals
+            .iter()
+            .any(|appeal| appeal.is_open() && appeal.subject() == *subject))
+    }
+
+    /// Since when the answers of a subject are judged.
+    pub(crate) async fn judged_since(&self, subject: &Subject) -> Result<Timestamp, StoreError> {
+        let window = self.clock.now().minus(self.settings.window());
+        let appeals = self.store.appeals(window).await?;
+        Ok(effects::judged_since(subject, &appeals, window))
+    }
+
+    /// The key of a period's nonces, which everybody may know.
+    pub(crate) async fn reveal_nonce_key(&self, period: NoncePeriod) -> Result<RevealedKey, HiddenKey> {
+        let auditor = self.auditor().ok_or(HiddenKey::NoChain)?;
+        if self.seen_block.load(Ordering::Acquire) < period.reveal_block() {
+            return Err(HiddenKey::NotYet(period.reveal_block()));
+        }
+        let hash = self.store.nonce_period(period).await?;
+        let hash = hash.ok_or(HiddenKey::NotUsed)?;
+        let (key, revealed) =
+            RevealedNonceKey::prove(&self.keypair, &auditor.genesis, auditor.netuid, period, hash);
+        Ok(RevealedKey {
+            key,
+            revealed,
+            auditor,
+        })
+    }
+
+    /// A phase of an audit begins.
+    pub(crate) async fn enter(&self, phase: AuditPhase) {
+        self.settings.observer.enter(phase).await;
+    }
+
+    /// Reports that the store has failed.
+    pub(crate) fn fail(&self, error: StoreError) {
+        (self.on_store_failure)(error);
+    }
+}
