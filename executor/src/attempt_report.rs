@@ -33,7 +33,7 @@ const LARGEST_RESULT: usize = {
     let files = (MAX_ARTIFACTS_MIB as usize) * 1024 * 1024 / 3 * 4;
     let listing = MAX_LISTED_OUTPUTS * (MAX_OUTPUT_PATH_BYTES * LONGEST_IN_JSON + 128);
     let metrics = MAX_METRICS * (MAX_METRIC_NAME_BYTES + 32);
-    let uploads = muster_job_data::upload_results::MAX_RESULTS + LONGEST_KEYS;
+    let uploads = muster_job_data::upload_reports::MAX_RESULTS + LONGEST_KEYS;
     texts + files + MAX_ENTRIES * 16 + uploads + listing + metrics + 4_096
 };
 const _: () = assert!(LARGEST_RESULT <= Limits::miner().max_frame);

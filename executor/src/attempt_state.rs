@@ -5,9 +5,9 @@
 //! validator still does so, because ComputeHorde's miners need it; that leaves the validator time to receive a time-out
 //! here (ADR 0009).
 
+mod attempt_limits;
 mod events;
 mod failure_blame;
-mod limits;
 mod offer_terms;
 mod program_end;
 
@@ -16,9 +16,9 @@ use std::time::Duration;
 use muster_protocol::job::{Fault, ImageFetchFailure};
 use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
 
+pub(crate) use self::attempt_limits::{StageLimits, WaitLimits};
 pub(crate) use self::events::{Abandonment, Conclusion, Effect, Event};
 pub(crate) use self::failure_blame::{AttemptFailure, FailureKind, ResumeHint};
-pub(crate) use self::limits::{StageLimits, WaitLimits};
 pub(crate) use self::offer_terms::{OfferTerms, StreamingMode};
 pub(crate) use self::program_end::{ProgramExit, StopReason};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_protocol::wire::miner::InitialJobRequest;
 
-use super::limits::StageLimits;
+use super::attempt_limits::StageLimits;
 
 /// The parts of an offer that the machine needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

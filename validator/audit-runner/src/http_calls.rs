@@ -25,13 +25,13 @@ use muster_verdict_exchange::view_exchange;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::appeals::hearing::{AppealRefusal, bundle_of};
+use crate::appeals::appeal_admission::{AppealRefusal, bundle_of};
 use crate::audits::adoption::{Adopter, AdoptionRefusal};
 use crate::evidence::outcome::BothOutcomes;
+use crate::log::nonce_key_release::HiddenKey;
 use crate::notices::contents::leaf_outcome;
 use crate::reports::{AuditReports, NoReport};
 use crate::runner::{AuditRunner, OrderRefusal};
-use crate::runner_state::HiddenKey;
 
 /// The longest text of a signed appeal, in bytes.
 const MAX_APPEAL_BYTES: usize = 8 * 1024;

@@ -2,4 +2,5 @@
 
 pub(crate) mod keeper;
 pub(crate) mod leaves;
+pub(crate) mod nonce_key_release;
 pub(crate) mod shares;

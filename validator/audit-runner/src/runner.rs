@@ -17,9 +17,9 @@ use muster_subnet_view::SubnetView;
 use muster_validator_store::Store;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::appeals::appeal_admission::{self, AppealRefusal};
 use crate::appeals::effects;
 use crate::appeals::fresh_answers::{ask_fresh, audit_appeals};
-use crate::appeals::hearing::{self, AppealRefusal};
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::adoption::Adopter;
 use crate::audits::audit_run::audit_model;
@@ -245,7 +245,7 @@ impl AuditRunner {
 
     /// Hears a miner's signed appeal.
     pub(crate) async fn hear_appeal(&self, text: &str) -> Result<StoredAppeal, AppealRefusal> {
-        hearing::hear_appeal(&self.state, text).await
+        appeal_admission::hear_appeal(&self.state, text).await
     }
 
     /// Whether there is a miner on which references can run.

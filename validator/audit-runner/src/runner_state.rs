@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use muster_audit::{NoncePeriod, RevealedNonceKey};
 use muster_gateway::miner_sessions::MinerSessions;
 use muster_gateway::{AnswerLog, Gateway};
 use muster_identity::Keypair;
@@ -24,31 +23,6 @@ use crate::phases::AuditPhase;
 use crate::self_test::ordered_tests::SelfTests;
 use crate::settings::Settings;
 use crate::store::audit_store::AuditStore;
-
-/// A key of nonces with all that is needed to check it.
-#[derive(Clone, Copy)]
-pub(crate) struct RevealedKey {
-    pub(crate) key: [u8; 32],
-    pub(crate) revealed: RevealedNonceKey,
-    pub(crate) auditor: AuditorFacts,
-}
-
-/// Why a key of nonces is not revealed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HiddenKey {
-    /// Nonces may still be made by it.
-    #[error("the key of these nonces is told from block {0} on")]
-    NotYet(u64),
-    /// The validator made no nonces by this key, or has forgotten it.
-    #[error("this validator made no nonces in that period, or it is too long ago")]
-    NotUsed,
-    /// The chain has not answered yet.
-    #[error("the chain has not answered yet")]
-    NoChain,
-    /// The database failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
 
 /// The miners that get no sessions for clients, by model: spot checks accuse them.
 pub type BarredMiners = parking_lot::Mutex<BTreeMap<String, BTreeSet<MinerKey>>>;
@@ -132,23 +106,6 @@ impl RunnerState {
         let window = self.clock.now().minus(self.settings.window());
         let appeals = self.store.appeals(window).await?;
         Ok(effects::judged_since(subject, &appeals, window))
-    }
-
-    /// The key of a period's nonces, which everybody may know.
-    pub(crate) async fn reveal_nonce_key(&self, period: NoncePeriod) -> Result<RevealedKey, HiddenKey> {
-        let auditor = self.auditor().ok_or(HiddenKey::NoChain)?;
-        if self.seen_block.load(Ordering::Acquire) < period.reveal_block() {
-            return Err(HiddenKey::NotYet(period.reveal_block()));
-        }
-        let hash = self.store.nonce_period(period).await?;
-        let hash = hash.ok_or(HiddenKey::NotUsed)?;
-        let (key, revealed) =
-            RevealedNonceKey::prove(&self.keypair, &auditor.genesis, auditor.netuid, period, hash);
-        Ok(RevealedKey {
-            key,
-            revealed,
-            auditor,
-        })
     }
 
     /// A phase of an audit begins.

@@ -10,7 +10,7 @@ use muster_response_proof::{
 use muster_validator_store::{AdoptedAudit, AuditOrigin};
 use uuid::Uuid;
 
-use crate::appeals::hearing::APPEAL_TIME;
+use crate::appeals::appeal_admission::APPEAL_TIME;
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::run_record::{AuditRun, RunState};
 use crate::store::audit_store::AuditStore;

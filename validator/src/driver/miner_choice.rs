@@ -12,7 +12,7 @@ use muster_protocol::status::JobStage;
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{ErrorCode, ExecutorClass, Hotkey, JobId, MinerKey};
 use muster_routing::availability::{ClassCapacity, class_capacities, may_ask_others};
-use muster_routing::earlier_attempts::{AskedFor, asked_miners, tried_miners};
+use muster_routing::earlier_attempts::{AskedFor, asked_miners, avoided_owners, tried_miners};
 use muster_routing::{
     CacheKey, Candidate, JobRequirements, MinerStats, Route, RouteDecision, RoutingPolicy, note_proven, route,
 };
@@ -71,7 +71,7 @@ impl MinerChooser {
         metagraph: &Metagraph,
     ) -> Option<Box<NewAttempt>> {
         let state = &*self.state;
-        let avoided = avoided_owners(earlier, metagraph);
+        let avoided = owners_to_avoid(earlier, metagraph);
         let tried = tried_miners(&earlier_attempts(earlier), request.on_trusted_miner);
         let requirements = requirements(state, request, tried, avoided);
         let pool = self.pool_of(request);
@@ -110,7 +110,7 @@ impl MinerChooser {
         };
         let asked = asked_miners(&earlier_attempts(earlier), job);
         let pool = self.pool_of(request);
-        let avoided = avoided_owners(earlier, &metagraph);
+        let avoided = owners_to_avoid(earlier, &metagraph);
         let (requirements, policy) = (
             requirements(state, request, asked, avoided),
             policy(state, is_own),
@@ -230,14 +230,10 @@ impl MinerChooser {
     }
 }
 
-/// The owners whose miners are not asked again, because one of them did not get the job's image in time.
-fn avoided_owners(earlier: &[StoredAttempt], metagraph: &Metagraph) -> BTreeSet<Hotkey> {
-    earlier
-        .iter()
-        .filter(|attempt| attempt.image_failure().is_some())
-        .filter_map(|attempt| metagraph.find(&attempt.miner.0))
-        .map(|neuron| neuron.coldkey)
-        .collect()
+/// The owners whose miners are not asked again for a job, as the chain states the owners.
+fn owners_to_avoid(earlier: &[StoredAttempt], metagraph: &Metagraph) -> BTreeSet<Hotkey> {
+    let owner_of = |miner: MinerKey| metagraph.find(&miner.0).map(|neuron| neuron.coldkey);
+    avoided_owners(&earlier_attempts(earlier), owner_of)
 }
 
 /// The facts about a job that decide its route, with the miners and the owners that must not be asked.
@@ -274,7 +270,7 @@ pub(super) fn unaskable_miners(
 ) -> BTreeSet<MinerKey> {
     let mut miners = tried_miners(&earlier_attempts(earlier), line.on_trusted_miner);
     if let Some(metagraph) = metagraph {
-        let owners = avoided_owners(earlier, metagraph);
+        let owners = owners_to_avoid(earlier, metagraph);
         let theirs = metagraph
             .neurons
             .iter()

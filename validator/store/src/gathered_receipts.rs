@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use muster_chain::BlockNumber;
 use muster_identity::Verified;
 use muster_protocol::{Digest, Receipt, ReceiptKind, ReceiptPayload, Timestamp, ValidatorKey};
-use muster_receipts::check::digest;
+use muster_receipts::page_check::digest;
 use muster_receipts::{PageCursor, PageSource, ReceiptKey, ReceiptRejection, RejectionReason, key_of};
 use muster_scoring::PaidReceipt;
 use muster_store::columns::{json_column, parse_column, read_column, time_column, to_signed, to_unsigned};

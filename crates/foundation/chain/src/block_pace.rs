@@ -4,7 +4,7 @@ use muster_protocol::{BlockNumber, Netuid};
 use subxt::dynamic::{self, Value};
 
 use crate::chain_reader::ChainClient;
-use crate::endpoints::ChainHead;
+use crate::endpoint_pool::ChainHead;
 use crate::error::ChainError;
 use crate::metagraph::Metagraph;
 use crate::scale_value::number;

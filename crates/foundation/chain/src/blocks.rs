@@ -99,7 +99,7 @@ impl Blocks {
 /// Subscribes at the endpoint that is to be asked.
 async fn follow(client: &ChainClient) -> Result<BlockSubscription, ChainError> {
     let endpoint = &client.endpoint;
-    let subscribe = async |head: crate::endpoints::ChainHead| {
+    let subscribe = async |head: crate::endpoint_pool::ChainHead| {
         let blocks = endpoint.read(&head, DOING, head.link.api.stream_blocks()).await?;
         let index = head.index;
         Ok(BlockSubscription { index, blocks })

@@ -7,7 +7,7 @@ use muster_protocol::{Digest, Hotkey, Netuid};
 use subxt::dynamic::Value;
 
 use crate::chain_reader::ChainClient;
-use crate::endpoints::ChainHead;
+use crate::endpoint_pool::ChainHead;
 use crate::error::ChainError;
 use crate::scale_value::{bytes, field, number};
 use crate::subnet_maps::SubnetMap;

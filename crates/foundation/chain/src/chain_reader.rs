@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 
 use crate::answer_decoding::AnswerValue;
 use crate::commitment_text;
-use crate::endpoints::{ChainHead, ChainTimeouts, Endpoint};
+use crate::endpoint_pool::{ChainHead, ChainTimeouts, Endpoint};
 use crate::error::ChainError;
 use crate::hyperparameters::Hyperparameters;
 use crate::metagraph::Metagraph;

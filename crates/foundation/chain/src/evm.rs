@@ -9,7 +9,7 @@ use subxt::dynamic::{self, Value};
 use crate::answer_decoding::AnswerValue;
 use crate::call_encoding;
 use crate::chain_reader::ChainClient;
-use crate::endpoints::ChainHead;
+use crate::endpoint_pool::ChainHead;
 use crate::error::ChainError;
 use crate::scale_value::{bytes, items, number};
 

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::call_encoding::Call;
 use crate::call_rejection::CallRejection;
 use crate::chain_reader::ChainClient;
-use crate::endpoints::{AtBlock, ChainHead, Endpoint};
+use crate::endpoint_pool::{AtBlock, ChainHead, Endpoint};
 use crate::error::ChainError;
 use crate::scale_value::number;
 

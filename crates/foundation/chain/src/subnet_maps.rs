@@ -6,7 +6,7 @@ use muster_protocol::{Hotkey, Netuid};
 use subxt::dynamic::{self, Value};
 
 use crate::answer_decoding::AnswerValue;
-use crate::endpoints::{ChainHead, Endpoint};
+use crate::endpoint_pool::{ChainHead, Endpoint};
 use crate::error::ChainError;
 
 /// A map of the chain whose keys are a subnet and a hotkey.

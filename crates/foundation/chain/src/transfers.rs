@@ -4,7 +4,7 @@ use muster_protocol::{BlockNumber, Hotkey, Rao};
 use subxt::ext::scale_value::Composite;
 
 use crate::chain_reader::ChainClient;
-use crate::endpoints::ChainHead;
+use crate::endpoint_pool::ChainHead;
 use crate::error::ChainError;
 use crate::scale_value::{account, number};
 

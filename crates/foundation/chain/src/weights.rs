@@ -6,7 +6,7 @@ use subxt::dynamic::Value;
 
 use crate::call_encoding::{self, Call};
 use crate::chain_reader::ChainClient;
-use crate::endpoints::ChainHead;
+use crate::endpoint_pool::ChainHead;
 use crate::epoch_schedule::Schedule;
 use crate::error::ChainError;
 use crate::scale_value::{account, bytes, field, items, number};

@@ -32,7 +32,7 @@ pub mod settings;
 pub mod unpack;
 mod upload_one;
 mod upload_record;
-pub mod upload_results;
+pub mod upload_reports;
 pub mod uploads;
 pub mod volumes;
 mod zip_directory;

@@ -23,7 +23,7 @@ use crate::pinned_request::PinnedClient;
 use crate::response_headers::retry_after;
 use crate::retry::{Retries, TryFailure, is_retryable, retryable};
 use crate::safe_names::shown;
-use crate::upload_results::{MAX_BODY, UploadAnswer};
+use crate::upload_reports::{MAX_BODY, UploadAnswer};
 
 const BLOCK: usize = 256 * 1024;
 const MAX_REDIRECTS: usize = 5;

@@ -16,7 +16,7 @@ use indexmap::IndexMap;
 use muster_protocol::Digest;
 use serde::{Deserialize, Serialize};
 
-use crate::upload_results::UploadAnswer;
+use crate::upload_reports::UploadAnswer;
 
 /// An upload: its name in results and its URL, as a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

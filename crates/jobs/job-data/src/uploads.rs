@@ -28,7 +28,7 @@ use crate::safe_names::{plain_path, shown};
 use crate::settings::Settings;
 use crate::upload_one::{UploadProgress, UploadRequest, UploadTally, send, signed_headers};
 use crate::upload_record::{DoneUpload, UploadId, UploadRecord};
-use crate::upload_results::format_results;
+use crate::upload_reports::format_results;
 use crate::zip_output::zip_folder;
 
 /// Number of uploads at the same time, the same as ComputeHorde's.

@@ -7,16 +7,16 @@
 //! The serving party is not trusted: everything that it sends is bounded, and a line that is not a receipt of its own
 //! with two valid signatures is rejected with a reason and counted.
 
-pub mod check;
 pub mod fetch;
+pub mod page_check;
 pub mod page_lines;
 pub mod page_plan;
 
-pub use check::{
+pub use fetch::{FetchError, Fetcher, PagePiece};
+pub use page_check::{
     CheckedBatch, PageSource, ReceiptKey, ReceiptRejection, RejectionReason, check_receipts, key_of,
     read_lines,
 };
-pub use fetch::{FetchError, Fetcher, PagePiece};
 pub use page_lines::{CutLines, MAX_LINE, cut_lines};
 pub use page_plan::{
     MAX_PAGE, PageCursor, PagePart, PageRequest, advance_cursor, growing_pages, plan_requests,

@@ -17,7 +17,7 @@ use muster_identity::{Keypair, countersign, offer_receipt};
 use muster_process::Tasks;
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptPayload, Signature, Timestamp, ValidatorKey};
-use muster_receipts::check::digest;
+use muster_receipts::page_check::digest;
 use muster_receipts::{
     FetchError, Fetcher, PagePart, PageRequest, PageSource, RejectionReason, check_receipts, cut_lines,
     key_of, read_lines,

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use muster_protocol::MinerKey;
 use muster_protocol::job::{Attempt, Outcome};
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason};
+use muster_protocol::{Hotkey, MinerKey};
 
 /// An earlier attempt of a job.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,12 @@ impl<'a> EarlierAttempt<'a> {
             Some(Outcome::Rejected(details)) => details.reason == JobRejectionReason::Busy,
             Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::HordeFailed(_)) | None => false,
         }
+    }
+
+    /// Whether the miner did not get the job's image in time.
+    pub fn is_without_image(&self) -> bool {
+        let failure = self.machine.outcome().and_then(Outcome::image_fetch_failure);
+        failure.is_some_and(|failure| !failure.image_came())
     }
 
     /// Whether the miner could not be reached before an executor had the job.
@@ -89,6 +95,16 @@ pub fn tried_miners(earlier: &[EarlierAttempt<'_>], on_trusted_miner: bool) -> B
     let real = since_progress(earlier).filter(|attempt| !attempt.was_declined_as_busy());
     let real = real.filter(|attempt| !attempt.may_return);
     real.map(|attempt| attempt.miner).collect()
+}
+
+/// The owners whose miners are not asked again, because one of them did not get the job's image in time: an owner's
+/// miners mostly share a line. `owner_of` is the chain's word for the owner of a miner.
+pub fn avoided_owners(
+    earlier: &[EarlierAttempt<'_>],
+    owner_of: impl Fn(MinerKey) -> Option<Hotkey>,
+) -> BTreeSet<Hotkey> {
+    let without = earlier.iter().filter(|attempt| attempt.is_without_image());
+    without.filter_map(|attempt| owner_of(attempt.miner)).collect()
 }
 
 /// The number of attempts that count against the most that a job may have. A user's job waits while miners are busy, so

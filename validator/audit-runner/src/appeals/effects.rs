@@ -8,7 +8,7 @@ use muster_audit::Verdict;
 use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_validator_store::AdoptedAudit;
 
-use crate::appeals::rule::AppealEnd;
+use crate::appeals::appeal_end::AppealEnd;
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::subject::Subject;
 

@@ -10,7 +10,7 @@ use muster_protocol::Digest;
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
 
-use crate::appeals::rule::{AppealEnd, AppealFacts, AppealStep};
+use crate::appeals::appeal_end::{AppealEnd, AppealFacts, AppealStep};
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::audit_run;
 use crate::audits::reference_start::AuditPauses;

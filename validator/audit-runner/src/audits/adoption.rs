@@ -17,7 +17,7 @@ use muster_subnet_view::SubnetView;
 use muster_validator_store::{AdoptedAudit, AuditOrigin, Store};
 use muster_verdict_exchange::{BlockFault, SubjectError, check_blocks, check_subject, last_bucket};
 
-use crate::appeals::rule::FreshAudit;
+use crate::appeals::appeal_end::FreshAudit;
 
 /// The reason why a bundle is not adopted.
 #[derive(Debug, thiserror::Error)]

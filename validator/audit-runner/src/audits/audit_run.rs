@@ -9,7 +9,7 @@ use muster_store::StoreError;
 use muster_validator_store::AuditOrigin;
 use uuid::Uuid;
 
-use crate::appeals::rule::FreshAudit;
+use crate::appeals::appeal_end::FreshAudit;
 use crate::audits::adoption::AdoptionRefusal;
 use crate::audits::reference_pair::{CollectedEvidence, ReferencePair};
 use crate::audits::run_record::{AuditRun, RunState};

@@ -18,7 +18,8 @@ use crate::evidence::outcome::BothOutcomes;
 use crate::evidence::session_choice::{is_of_calibration, readable_sessions};
 use crate::evidence::whole_session::{SessionGap, StoredSession, whole_session};
 use crate::log::leaves::leaf_hashes;
-use crate::runner_state::{HiddenKey, RunnerState};
+use crate::log::nonce_key_release::HiddenKey;
+use crate::runner_state::RunnerState;
 
 /// Answers of one session that are read: more than a bundle has room for.
 const MAX_READ_ANSWERS: u32 = 16_384;

@@ -318,17 +318,17 @@ impl Talk<'_> {
 
     /// The answer to an appeal; `None` if it is about nothing.
     async fn hear_appeal(&self, appeal: &str) -> Result<Option<AppealAnswer>, TalkFailure> {
-        let heard = crate::appeals::hearing::hear_appeal(self.state, appeal).await;
+        let heard = crate::appeals::appeal_admission::hear_appeal(self.state, appeal).await;
         Ok(match heard {
             Ok(open) => Some(AppealAnswer {
                 bundle: open.bundle,
                 is_open: true,
                 words: open.words(),
             }),
-            Err(crate::appeals::hearing::AppealRefusal::Store(error)) => return Err(error.into()),
+            Err(crate::appeals::appeal_admission::AppealRefusal::Store(error)) => return Err(error.into()),
             Err(refusal) => {
                 tracing::info!(miner = %self.miner, %refusal, "an appeal is refused");
-                crate::appeals::hearing::bundle_of(appeal).map(|bundle| AppealAnswer {
+                crate::appeals::appeal_admission::bundle_of(appeal).map(|bundle| AppealAnswer {
                     bundle,
                     is_open: false,
                     words: refusal.to_string(),

@@ -7,7 +7,7 @@ use muster_store::columns::{
 };
 use sqlx::any::AnyRow;
 
-use crate::appeals::rule::AppealEnd;
+use crate::appeals::appeal_end::AppealEnd;
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::store::audit_store::{AuditStore, Result};
 

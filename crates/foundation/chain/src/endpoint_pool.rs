@@ -16,8 +16,8 @@ use subxt::config::substrate::H256;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::dial_endpoint::{Link, check_address};
 use crate::endpoint_choice::{EndpointHealth, EndpointRoster};
-use crate::endpoint_connection::{Link, check_address};
 use crate::error::ChainError;
 use crate::subxt_errors::{LibraryError, name_failure, no_answer};
 
