@@ -1,6 +1,6 @@
 //! Receipts of all validators, as miners and validators serve them: pages of five minutes that grow, fetched in pieces.
 //!
-//! [`page_plan`] plans the requests, [`fetch`] makes them, [`page_lines`] cuts the bytes into lines, [`mod@check`]
+//! [`page_plan`] plans the requests, [`fetch`] makes them, [`page_lines`] cuts the bytes into lines, [`page_check`]
 //! checks the receipts in a batch. All but `fetch` are pure. The caller stores the cursors and the receipts, in one
 //! transaction.
 //!
