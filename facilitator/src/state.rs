@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::extract::FromRef;
 use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::gateway_choice::GatewayPreference;
+use muster_facilitator_core::login_rules::LoginRules;
 use muster_facilitator_core::login_tokens::Issuer;
 use muster_facilitator_core::web_session::FormKey;
 use muster_file_store::FileService;
@@ -125,6 +126,7 @@ impl Services<'_> {
         let admission = Arc::new(Admission {
             store: self.store.clone(),
             issuer: Issuer::new(&self.token_secret, config.auth.lifetimes()),
+            login: LoginRules::new(config.public_url.as_deref(), config.auth.require_bound_login),
             policy: Arc::new(AccessPolicy::new(config.users.as_deref(), &config.administrators)),
             rates: RequestRates::new(limits),
             clock: self.clock(),

@@ -12,6 +12,7 @@ use axum::http::{Extensions, StatusCode, header};
 use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::credentials::{Account, ApiKeySecret, Credential};
 use muster_facilitator_core::granted_rights::Authority;
+use muster_facilitator_core::login_rules::LoginRules;
 use muster_facilitator_core::login_tokens::{Issuer, TokenRejection};
 use muster_http::server::ClientAddress;
 use muster_process::SharedClock;
@@ -29,6 +30,7 @@ use crate::user_limits::RequestRates;
 pub(crate) struct Admission {
     pub(crate) store: Store,
     pub(crate) issuer: Issuer,
+    pub(crate) login: LoginRules,
     pub(crate) policy: Arc<AccessPolicy>,
     pub(crate) rates: RequestRates,
     pub(crate) clock: SharedClock,
