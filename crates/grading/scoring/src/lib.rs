@@ -38,6 +38,7 @@ mod proven_capacity;
 mod score_cycle;
 mod scores;
 mod snapshot;
+mod snapshot_pieces;
 mod standing_weights;
 mod terms;
 #[cfg(test)]
@@ -72,6 +73,7 @@ pub use scores::{MAX_LISTED, Score, Scores};
 pub use snapshot::{
     QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SnapshotError,
 };
+pub use snapshot_pieces::SnapshotPieces;
 pub use standing_weights::{BurnKeys, Renewal, renew_after_departures};
 pub use vesting::{Conviction, PastCycle, PastPoints, VESTING_CYCLES};
 pub use weight_list::{follow_uids, weights_of, weights_of_standing};
