@@ -10,8 +10,8 @@ use muster_facilitator_core::web_session::FormKey;
 use muster_facilitator_store::Store;
 use muster_process::SharedClock;
 
-use crate::job_watchers::SessionWatchers;
 use crate::change_notices::Notifier;
+use crate::job_watchers::SessionWatchers;
 use crate::rest::authentication::Admission;
 use crate::rest::events::EventService;
 
