@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use muster_facilitator::Config;
-use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_job};
+use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_job, sign_login};
 use muster_process::{SharedClock, SystemClock, Tasks, ready};
 use muster_protocol::ValidatorKey;
-use muster_protocol::account_api::Token;
+use muster_protocol::account_api::{LoginRequest, Token};
 use muster_protocol::rest::{CreateJob, headers};
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::muster::ChallengeResponse;
@@ -164,8 +164,8 @@ impl FacilitatorServer {
             .get("nonce")
             .and_then(Value::as_str)
             .context("no nonce")?
-            .to_owned();
-        let login = json!({"hotkey": user.hotkey(), "nonce": nonce, "signature": user.sign(nonce.as_bytes()).to_bare_hex()});
+            .parse()?;
+        let login = LoginRequest::new(user.hotkey(), sign_login(&user, &nonce, None), &nonce);
         let answer = http
             .post(format!("{}/auth/login", server.base))
             .json(&login)

@@ -19,7 +19,7 @@ use muster_protocol::wire::miner::StreamingDetails;
 use muster_protocol::{
     AttemptId, Digest, ErrorCode, HordeFailureReason, ImageId, JobStage, MinerKey, Timestamp, ValidatorKey,
 };
-use muster_response_proof::{Attestation, Envelope, HashScheme, Price, Sealable as _, SessionId, Text};
+use muster_response_proof::{Attestation, Envelope, HashScheme, Price, Sealable as _, SessionId, Text, seal};
 use muster_sealing_proxy::netns::NetworkNamespace;
 use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
 use muster_sealing_proxy::{
@@ -139,7 +139,7 @@ pub(crate) async fn open(setup: SessionSetup) -> Result<OpenSession, AttemptFail
     let attestation = match attester {
         Some((miner, answer)) => attest(&statement, miner, answer).await?,
         // The job answers its user directly, and the user needs no attestation: the session signs for itself.
-        None => Envelope::new(&statement, |bytes| key.sign(bytes)),
+        None => seal(&statement, &key),
     };
     let sealer = ProofSigner::new(key, attestation, Arc::clone(&clock)).map_err(|error| unfit(&error))?;
     let beside = co_grader

@@ -5,10 +5,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use muster_facilitator_core::credentials::Account;
 use muster_protocol::{JobId, ValidatorKey};
 use tokio::sync::mpsc;
 
-use crate::job_watchers::JobWatchers;
+use crate::job_watchers::{JobWatchers, SessionWatchers};
 use crate::validator_sessions::ValidatorSessions;
 
 /// The most notices that wait to be sent to the other facilitators. Losing one delays the others by a few seconds,
@@ -16,7 +17,7 @@ use crate::validator_sessions::ValidatorSessions;
 const MAX_QUEUED: usize = 65_536;
 
 /// A change of stored data, made here or by another facilitator on the same store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// The validator has a new job.
     Deliver(ValidatorKey, JobId),
@@ -26,6 +27,8 @@ pub(crate) enum Notice {
     Look(ValidatorKey),
     /// The job has a new status or new output.
     Changed(JobId),
+    /// Sessions of the account's browsers may have ended.
+    Sessions(Account),
 }
 
 /// A text that is no notice, for example one of a newer version.
@@ -38,6 +41,7 @@ pub(crate) struct NoticeError;
 pub(crate) struct Notifier {
     sessions: Arc<ValidatorSessions>,
     watchers: Arc<JobWatchers>,
+    browsers: Arc<SessionWatchers>,
     /// The queue to the other facilitators; `None` where the store belongs to this process alone.
     replicas: Option<mpsc::Sender<Notice>>,
 }
@@ -51,6 +55,7 @@ impl fmt::Display for Notice {
             Self::Cancel(validator, job) => write!(f, "cancel {validator} {job}"),
             Self::Look(validator) => write!(f, "look {validator}"),
             Self::Changed(job) => write!(f, "changed {job}"),
+            Self::Sessions(account) => write!(f, "sessions {account}"),
         }
     }
 }
@@ -69,6 +74,7 @@ impl FromStr for Notice {
             "cancel" => Self::Cancel(validator(next()?)?, job(next()?)?),
             "look" => Self::Look(validator(next()?)?),
             "changed" => Self::Changed(job(next()?)?),
+            "sessions" => Self::Sessions(next()?.parse().map_err(|_| NoticeError)?),
             _ => return Err(NoticeError),
         };
         next().is_err().then_some(notice).ok_or(NoticeError)
@@ -83,6 +89,7 @@ impl Notifier {
     pub(crate) fn new(
         sessions: Arc<ValidatorSessions>,
         watchers: Arc<JobWatchers>,
+        browsers: Arc<SessionWatchers>,
         shared: bool,
     ) -> (Self, Option<mpsc::Receiver<Notice>>) {
         let (replicas, queue) = if shared {
@@ -94,6 +101,7 @@ impl Notifier {
         let notifier = Self {
             sessions,
             watchers,
+            browsers,
             replicas,
         };
         (notifier, queue)
@@ -101,7 +109,7 @@ impl Notifier {
 
     /// Publishes a change that this process has made.
     pub(crate) fn publish(&self, notice: Notice) {
-        self.wake(notice);
+        self.wake(&notice);
         if let Some(replicas) = &self.replicas
             && replicas.try_send(notice).is_err()
         {
@@ -110,12 +118,13 @@ impl Notifier {
     }
 
     /// Wakes the sessions and event streams of this process that a change concerns.
-    pub(crate) fn wake(&self, notice: Notice) {
+    pub(crate) fn wake(&self, notice: &Notice) {
         match notice {
-            Notice::Deliver(validator, job) => self.sessions.queue_delivery(validator, job),
-            Notice::Cancel(validator, job) => self.sessions.queue_cancellation(validator, job),
-            Notice::Look(validator) => self.sessions.wake(validator),
+            Notice::Deliver(validator, job) => self.sessions.queue_delivery(*validator, *job),
+            Notice::Cancel(validator, job) => self.sessions.queue_cancellation(*validator, *job),
+            Notice::Look(validator) => self.sessions.wake(*validator),
             Notice::Changed(job) => self.watchers.wake(job),
+            Notice::Sessions(account) => self.browsers.wake(account),
         }
     }
 
@@ -123,6 +132,7 @@ impl Notifier {
     pub(crate) fn wake_all(&self) {
         self.sessions.wake_all();
         self.watchers.wake_all();
+        self.browsers.wake_all();
     }
 }
 
@@ -140,13 +150,14 @@ mod tests {
             Notice::Cancel(validator, job),
             Notice::Look(validator),
             Notice::Changed(job),
+            Notice::Sessions("alice.b-1_".parse().unwrap()),
         ] {
             let line = notice.to_string();
             assert!(!line.contains('\n'));
             assert_eq!(line.parse(), Ok(notice));
             assert_eq!(format!("{line} x").parse::<Notice>(), Err(NoticeError));
         }
-        for bad in ["", "deliver", "look x", "changed", "other 1"] {
+        for bad in ["", "deliver", "look x", "changed", "sessions A", "other 1"] {
             assert_eq!(bad.parse::<Notice>(), Err(NoticeError), "{bad}");
         }
     }

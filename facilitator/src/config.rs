@@ -11,6 +11,7 @@ use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{UserKey, ValidatorKey};
 use serde::Deserialize;
 
+use muster_facilitator_core::login_rules::host_of;
 use muster_facilitator_core::login_tokens::CredentialLifetimes;
 use muster_facilitator_core::signature::SignatureFreshness;
 
@@ -115,7 +116,7 @@ pub struct PermitsConfig {
     pub refresh_s: u64,
 }
 
-/// The lifetimes of credentials and signatures, in seconds.
+/// Logins, and the lifetimes of credentials and signatures in seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthConfig {
@@ -123,6 +124,8 @@ pub struct AuthConfig {
     pub nonce_lifetime_s: u64,
     /// The lifetime of a token.
     pub token_lifetime_s: u64,
+    /// Whether a login must name this facilitator's host in what it signs.
+    pub require_bound_login: bool,
     /// The lifetime of a browser's session.
     pub web_session_s: u64,
     /// The largest age of a request's signature.
@@ -205,6 +208,7 @@ impl Default for AuthConfig {
         Self {
             nonce_lifetime_s: 300,
             token_lifetime_s: 3600,
+            require_bound_login: false,
             web_session_s: 28_800,
             signature_max_age_s: 300,
             signature_max_ahead_s: 30,
@@ -264,6 +268,14 @@ impl RoleConfig for Config {
                 problems.push(Problem::at(path, format!("must begin with {one} or {other}")));
             }
         }
+        let has_host = self
+            .public_url
+            .as_deref()
+            .is_some_and(|url| host_of(url).is_some());
+        if self.auth.require_bound_login && !has_host {
+            let reason = "needs public_url, whose host a bound login names";
+            problems.push(Problem::at("auth.require_bound_login", reason));
+        }
         problems.extend(self.http.problems("http"));
         problems.extend(self.files.problems("files"));
         for (path, allow) in [
@@ -299,6 +311,7 @@ url = "http://127.0.0.1"
 refresh_s = 0
 [auth]
 token_lifetime = 1
+require_bound_login = true
 [gateways]
 allow = ["http://10.0.0.1"]
 head_s = 0
@@ -313,6 +326,7 @@ step_rows = 0
             "chain.url",
             "chain.refresh_s",
             "auth.token_lifetime",
+            "auth.require_bound_login",
             "gateways.allow",
             "gateways.head_s",
             "retention.jobs.days",

@@ -1,64 +1,84 @@
-//! Wakes the event streams that follow a job when the job changes.
+//! Wakes the event streams that follow a job when the job changes, and those of an account's browsers when a session of
+//! the account may have ended.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
+use muster_facilitator_core::credentials::Account;
 use muster_protocol::JobId;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The watched jobs of this process.
-#[derive(Debug, Default)]
-pub(crate) struct JobWatchers {
-    jobs: Mutex<HashMap<JobId, watch::Sender<()>>>,
+/// The things that streams of this process watch, by key.
+#[derive(Debug)]
+pub(crate) struct Watchers<K: Eq + Hash> {
+    watched: Mutex<HashMap<K, watch::Sender<()>>>,
 }
 
-/// A subscription to one job's changes. Dropping it ends the subscription.
+/// A subscription to the changes of one key. Dropping it ends the subscription.
 #[derive(Debug)]
-pub(crate) struct JobWatch {
-    watchers: Arc<JobWatchers>,
-    job: JobId,
+pub(crate) struct Watch<K: Eq + Hash> {
+    watchers: Arc<Watchers<K>>,
+    key: K,
     changes: watch::Receiver<()>,
 }
 
-// === impl JobWatchers ===
+/// The watched jobs of this process.
+pub(crate) type JobWatchers = Watchers<JobId>;
+/// A subscription to one job's changes.
+pub(crate) type JobWatch = Watch<JobId>;
+/// The accounts of this process whose browsers have open event streams.
+pub(crate) type SessionWatchers = Watchers<Account>;
+/// A subscription to the ends of one account's sessions.
+pub(crate) type SessionWatch = Watch<Account>;
 
-impl JobWatchers {
-    /// Subscribes to a job. No change after this call is missed.
-    pub(crate) fn watch(self: &Arc<Self>, job: JobId) -> JobWatch {
-        let mut jobs = self.jobs.lock();
-        let sender = jobs.entry(job).or_insert_with(|| watch::channel(()).0);
-        JobWatch {
+// === impl Watchers ===
+
+impl<K: Eq + Hash> Default for Watchers<K> {
+    fn default() -> Self {
+        Self {
+            watched: Mutex::default(),
+        }
+    }
+}
+
+impl<K: Eq + Hash + Clone> Watchers<K> {
+    /// Subscribes to the changes of `key`. No change after this call is missed.
+    pub(crate) fn watch(self: &Arc<Self>, key: K) -> Watch<K> {
+        let mut watched = self.watched.lock();
+        let sender = watched.entry(key.clone()).or_insert_with(|| watch::channel(()).0);
+        Watch {
             watchers: Arc::clone(self),
-            job,
+            key,
             changes: sender.subscribe(),
         }
     }
 
-    /// The number of watched jobs.
+    /// The number of watched keys.
     pub(crate) fn count(&self) -> usize {
-        self.jobs.lock().len()
+        self.watched.lock().len()
     }
 
-    /// Wakes the subscribers of one job.
-    pub(crate) fn wake(&self, job: JobId) {
-        if let Some(sender) = self.jobs.lock().get(&job) {
+    /// Wakes the subscribers of one key.
+    pub(crate) fn wake(&self, key: &K) {
+        if let Some(sender) = self.watched.lock().get(key) {
             sender.send_replace(());
         }
     }
 
     /// Wakes every subscriber: a change may have been missed.
     pub(crate) fn wake_all(&self) {
-        for sender in self.jobs.lock().values() {
+        for sender in self.watched.lock().values() {
             sender.send_replace(());
         }
     }
 }
 
-// === impl JobWatch ===
+// === impl Watch ===
 
-impl JobWatch {
-    /// Returns when the job has changed since the last call.
+impl<K: Eq + Hash> Watch<K> {
+    /// Returns when there was a change since the last call.
     pub(crate) async fn changed(&mut self) {
         // The sender lives as long as any subscription.
         if self.changes.changed().await.is_err() {
@@ -67,14 +87,14 @@ impl JobWatch {
     }
 }
 
-impl Drop for JobWatch {
+impl<K: Eq + Hash> Drop for Watch<K> {
     fn drop(&mut self) {
-        let mut jobs = self.watchers.jobs.lock();
-        if jobs
-            .get(&self.job)
+        let mut watched = self.watchers.watched.lock();
+        if watched
+            .get(&self.key)
             .is_some_and(|sender| sender.receiver_count() <= 1)
         {
-            jobs.remove(&self.job);
+            watched.remove(&self.key);
         }
     }
 }
@@ -88,14 +108,14 @@ mod tests {
         let job: JobId = "11111111-2222-4333-8444-555555555555".parse().unwrap();
         let watchers = Arc::new(JobWatchers::default());
         let (mut one, two) = (watchers.watch(job), watchers.watch(job));
-        watchers.wake(JobId::from_uuid(uuid::Uuid::nil()));
-        watchers.wake(job);
+        watchers.wake(&JobId::from_uuid(uuid::Uuid::nil()));
+        watchers.wake(&job);
         one.changed().await;
         drop(two);
-        assert_eq!(watchers.jobs.lock().len(), 1);
+        assert_eq!(watchers.watched.lock().len(), 1);
         watchers.wake_all();
         one.changed().await;
         drop(one);
-        assert_eq!(watchers.jobs.lock().len(), 0);
+        assert_eq!(watchers.watched.lock().len(), 0);
     }
 }

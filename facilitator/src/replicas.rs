@@ -66,7 +66,7 @@ async fn listen(store: &Store, notifier: &Notifier) -> Result<(), StoreError> {
             ReplicaMessage::Message(message) => {
                 for line in store.lines_of_others(&message) {
                     match line.parse() {
-                        Ok(notice) => notifier.wake(notice),
+                        Ok(notice) => notifier.wake(&notice),
                         Err(error) => tracing::debug!(line, %error, "ignored a line of another facilitator"),
                     }
                 }

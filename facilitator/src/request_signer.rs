@@ -52,7 +52,7 @@ impl RequestSigner {
         let user = match (&actor.account, &actor.credential) {
             (Account::Hotkey(user), Credential::Hotkey) => *user,
             (Account::Hotkey(user), Credential::ApiKey(_)) if signed => *user,
-            (Account::Hotkey(_) | Account::Named(_), Credential::ApiKey(_) | Credential::Browser)
+            (Account::Hotkey(_) | Account::Named(_), Credential::ApiKey(_) | Credential::Browser(_))
             | (Account::Named(_), Credential::Hotkey) => {
                 return Ok(None);
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::extract::FromRef;
 use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::gateway_choice::GatewayPreference;
+use muster_facilitator_core::login_rules::LoginRules;
 use muster_facilitator_core::login_tokens::Issuer;
 use muster_facilitator_core::web_session::FormKey;
 use muster_file_store::FileService;
@@ -25,7 +26,7 @@ use crate::background_tasks::spawn_until_stopped;
 use crate::change_notices::Notifier;
 use crate::config::Config;
 use crate::gateways::GatewayDirectory;
-use crate::job_watchers::JobWatchers;
+use crate::job_watchers::{JobWatchers, SessionWatchers};
 use crate::live_output::LiveOutput;
 use crate::request_signer::RequestSigner;
 use crate::rest::account::AccountService;
@@ -116,7 +117,8 @@ impl Services<'_> {
     pub(crate) fn build_state(self) -> FacilitatorState {
         let sessions = Arc::<ValidatorSessions>::default();
         let watchers = Arc::<JobWatchers>::default();
-        let notifier = self.start_notices(&sessions, &watchers);
+        let browsers = Arc::<SessionWatchers>::default();
+        let notifier = self.start_notices(&sessions, &watchers, &browsers);
         let (counted, watched) = (Arc::clone(&sessions), Arc::clone(&watchers));
         let measuring = metrics::measure(self.store.clone(), counted, watched, self.clock());
         spawn_until_stopped(&self.tasks, "measure", measuring);
@@ -125,6 +127,7 @@ impl Services<'_> {
         let admission = Arc::new(Admission {
             store: self.store.clone(),
             issuer: Issuer::new(&self.token_secret, config.auth.lifetimes()),
+            login: LoginRules::new(config.public_url.as_deref(), config.auth.require_bound_login),
             policy: Arc::new(AccessPolicy::new(config.users.as_deref(), &config.administrators)),
             rates: RequestRates::new(limits),
             clock: self.clock(),
@@ -146,14 +149,9 @@ impl Services<'_> {
             clock: self.clock(),
             stop: self.tasks.token(),
         };
-        let keys = KeyService {
-            store: self.store.clone(),
-            policy: Arc::clone(&admission.policy),
-            clock: self.clock(),
-            public_url: self.public_url(),
-        };
         let account = AccountService {
             store: self.store.clone(),
+            notifier: notifier.clone(),
             clock: self.clock(),
         };
         let files = FileCalls {
@@ -179,13 +177,13 @@ impl Services<'_> {
         let events = Arc::new(events);
         FacilitatorState {
             web_links: Arc::new(self.web_links()),
-            web: Arc::new(self.web(&admission, &events)),
+            keys: Arc::new(self.keys(&admission, &notifier)),
+            web: Arc::new(self.web(&admission, &events, &notifier, browsers)),
             admission,
             health: Arc::new(health),
             jobs: Arc::new(self.jobs(&sessions, signer, &notifier)),
             events,
             reports: Arc::new(reports),
-            keys: Arc::new(keys),
             account: Arc::new(account),
             files: Arc::new(files),
             models: Arc::new(models),
@@ -195,9 +193,19 @@ impl Services<'_> {
     }
 
     /// Starts the tasks that exchange notices with the other facilitators and the sweep over jobs.
-    fn start_notices(&self, sessions: &Arc<ValidatorSessions>, watchers: &Arc<JobWatchers>) -> Notifier {
+    fn start_notices(
+        &self,
+        sessions: &Arc<ValidatorSessions>,
+        watchers: &Arc<JobWatchers>,
+        browsers: &Arc<SessionWatchers>,
+    ) -> Notifier {
         let shared = self.store.is_shared();
-        let (notifier, queue) = Notifier::new(Arc::clone(sessions), Arc::clone(watchers), shared);
+        let (notifier, queue) = Notifier::new(
+            Arc::clone(sessions),
+            Arc::clone(watchers),
+            Arc::clone(browsers),
+            shared,
+        );
         if let Some(queue) = queue {
             replicas::start(&self.store, &notifier, queue, &self.tasks, &self.clock);
         }
@@ -249,6 +257,16 @@ impl Services<'_> {
         }
     }
 
+    fn keys(&self, admission: &Admission, notifier: &Notifier) -> KeyService {
+        KeyService {
+            store: self.store.clone(),
+            policy: Arc::clone(&admission.policy),
+            notifier: notifier.clone(),
+            clock: self.clock(),
+            public_url: self.public_url(),
+        }
+    }
+
     fn web_links(&self) -> WebLinkService {
         WebLinkService {
             store: self.store.clone(),
@@ -257,11 +275,19 @@ impl Services<'_> {
         }
     }
 
-    fn web(&self, admission: &Arc<Admission>, events: &Arc<EventService>) -> WebService {
+    fn web(
+        &self,
+        admission: &Arc<Admission>,
+        events: &Arc<EventService>,
+        notifier: &Notifier,
+        browsers: Arc<SessionWatchers>,
+    ) -> WebService {
         WebService {
             store: self.store.clone(),
             admission: Arc::clone(admission),
             events: Arc::clone(events),
+            browsers,
+            notifier: notifier.clone(),
             form_key: FormKey::new(self.form_secret.clone()),
             over_tls: self.public_url().starts_with("https://"),
             session_lifetime: Duration::from_secs(self.config.auth.web_session_s),

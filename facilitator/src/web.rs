@@ -16,6 +16,7 @@ mod new_job;
 mod outside;
 mod page_headers;
 mod session;
+mod session_end;
 mod sign_in;
 mod state;
 

@@ -302,7 +302,13 @@ fn receipt_page(data: &[u8]) {
     let cut = muster_receipts::cut_lines(data);
     let miner = MinerKey(Hotkey::from_bytes([7; 32]));
     let source = muster_receipts::PageSource::Miner(miner);
-    let _ = muster_receipts::read_lines(&cut.lines, source, Timestamp::from_secs(1_800_000_000));
+    let rules = muster_receipts::ReadingRules {
+        source,
+        page: 6_000_000,
+        permitted: &[ValidatorKey(Hotkey::from_bytes([8; 32]))].into(),
+        before_page: Duration::from_secs(3_600),
+    };
+    let _ = muster_receipts::read_lines(&cut.lines, &rules, Timestamp::from_secs(1_800_000_000));
 }
 
 /// A statement needs its signature, and rows follow from whatever evidence can be read.

@@ -14,7 +14,7 @@ use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::wire::{WireError, encode};
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, MinerKey, ParticipantType};
-use muster_response_proof::{Attestation, Envelope, Sealable as _};
+use muster_response_proof::{Attestation, Sealable as _, seal};
 use muster_websocket::session::{Receiver, Sender};
 use muster_websocket::{CloseCode, Greeting, Peer, SessionError, Socket, SocketError};
 use tokio::sync::oneshot;
@@ -366,7 +366,7 @@ fn sign_statement(ask: &SealSession, context: &MinerState) -> Option<ExecutorRep
     if stated.miner != MinerKey(context.key.hotkey()) {
         return None;
     }
-    let signed = Envelope::new(&stated, |bytes| context.key.sign(bytes)).to_text();
+    let signed = seal(&stated, &context.key).to_text();
     Some(ExecutorReport::Seal(Box::new(SealingRequest { stated, signed })))
 }
 

@@ -1,6 +1,6 @@
 //! Values that this crate's tests share.
 
-use muster_identity::Keypair;
+use muster_identity::{Keypair, sign_receipt};
 use muster_protocol::receipt::{StartedReceipt, StartedTag};
 use muster_protocol::wire::miner::{ExecutorTiming, InitialJobRequest, JobRequest, OptionsPreset};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, ReceiptPayload, Timestamp, ValidatorKey};
@@ -25,7 +25,7 @@ pub(crate) fn offer(attempt: AttemptId) -> InitialJobRequest {
         is_organic: true,
         ttl: 7,
     };
-    let signature = validator_pair().sign(&ReceiptPayload::Started(payload.clone()).signed_bytes());
+    let signature = sign_receipt(&validator_pair(), &ReceiptPayload::Started(payload.clone()));
     InitialJobRequest {
         job_uuid: attempt,
         executor_class: ExecutorClass::AlwaysOnTest,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, bail};
-use muster_identity::Keypair;
+use muster_identity::{Keypair, sign_job, sign_login};
 use muster_protocol::account_api::{ApiKey, LoginNonce, LoginRequest, Token};
 use muster_protocol::job::JobTerms;
 use muster_protocol::rest::{CreateJob, JobCheckpointsView, JobMetricsView, headers};
@@ -47,8 +47,8 @@ impl User {
             .await?
             .json()
             .await?;
-        let signature = key.sign(nonce.nonce.as_bytes());
-        let login = LoginRequest::new(key.hotkey(), signature, nonce.nonce);
+        let nonce = nonce.nonce.parse()?;
+        let login = LoginRequest::new(key.hotkey(), sign_login(&key, &nonce, None), &nonce);
         let token: Token = http
             .post(format!("{base}/auth/login"))
             .json(&login)
@@ -70,7 +70,7 @@ impl User {
     /// It is refused, with the facilitator's text.
     pub async fn submit(&self, job: &CreateJob, now: Timestamp) -> Result<JobId> {
         let timestamp_ns = now.micros().saturating_mul(1_000);
-        let signature = self.key.sign(&job.signed_fields().digest(timestamp_ns));
+        let signature = sign_job(&self.key, &job.signed_fields(), timestamp_ns).signature;
         let answer = self
             .http
             .post(format!("{}/api/v1/job-docker/", self.base))

@@ -5,7 +5,7 @@
 //! No job waits for this. A party that does not serve its pages is skipped until the next round; a page that was read
 //! in part is read on from that place, by the next process too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,17 @@ use muster_process::error::Causes;
 use muster_protocol::receipt::page_of;
 use muster_protocol::{Receipt, Timestamp};
 use muster_receipts::{
-    Fetcher, PageCursor, PageRequest, PageSource, ReceiptRejection, RejectionReason, advance_cursor,
-    check_receipts, cut_lines, plan_requests, read_lines,
+    Fetcher, PageCursor, PageRequest, PageSource, PairCycle, ReadingRules, ReceiptRejection, ReceiptTally,
+    RejectionReason, advance_cursor, check_receipts, cut_lines, key_of, payload_bytes, plan_requests,
+    read_lines, reject_over_quota,
 };
 use muster_store::StoreError;
 
 use crate::chain::reachable_miners;
 use crate::driver::JobDrivers;
 use crate::peers::PeerValidators;
-use crate::store::GatheredPage;
+use crate::receipt_bounds::ReceiptBounds;
+use crate::store::{GatheredPage, PlacedReceipt};
 use crate::validator_state::ValidatorState;
 use crate::weights::{BlockTimes, ScoringGate};
 
@@ -79,18 +81,21 @@ impl ReceiptGatherer {
                 return Ok(());
             }
             let pause = Duration::from_secs(config.interval_s);
-            let Some(metagraph) = self.state.subnet.last_metagraph() else {
-                self.state.clock.sleep(pause).await;
-                continue;
-            };
+            // Permits decide whose receipts count, so the subnet is read again once it is old.
+            let metagraph = self.state.subnet.metagraph().await;
             let now = self.state.clock.now();
             self.peers.refresh(&metagraph).await;
             self.peers.gather_statements(&fetcher).await?;
             self.peers.compare_statements(&fetcher).await?;
+            let times = self.gate.block_times();
+            let bounds = ReceiptBounds::of_gathering(&self.state, &metagraph, times).await?;
             let readings = self.sources(&metagraph).into_iter().map(|(source, address)| {
                 let known = cursors.get(&source).cloned().unwrap_or_default();
-                let fetcher = &fetcher;
-                async move { (source, self.read_source(fetcher, source, address, known).await) }
+                let (fetcher, bounds) = (&fetcher, &bounds);
+                async move {
+                    let read = self.read_source(fetcher, bounds, source, address, known).await;
+                    (source, read)
+                }
             });
             let mut readings = stream::iter(readings).buffer_unordered(SOURCES_AT_ONCE);
             let mut read = Vec::new();
@@ -135,6 +140,7 @@ impl ReceiptGatherer {
     async fn read_source(
         &self,
         fetcher: &Fetcher,
+        bounds: &ReceiptBounds,
         source: PageSource,
         address: SocketAddr,
         mut known: BTreeMap<i64, PageCursor>,
@@ -156,15 +162,26 @@ impl ReceiptGatherer {
             known.insert(ask.page, cursor_now);
             // That a page is empty is not stored; the next process asks once more.
             if cut.used > 0 || cut.endless {
-                self.store_lines(
+                let page = ReadPage {
                     source,
                     ask,
-                    &cut.lines,
-                    long_line_refusals(&cut),
-                    cursor,
-                    cursor_now,
-                )
-                .await?;
+                    lines: &cut.lines,
+                    cursor_before: cursor,
+                    cursor_after: cursor_now,
+                };
+                match self.store_lines(bounds, page, long_line_refusals(&cut)).await {
+                    Ok(()) => {}
+                    Err(refused) if refused.is_refused_value() => {
+                        // The rest of the page is not read by this process.
+                        tracing::error!(%source, page = ask.page, error = %Causes(&refused), "the store refuses a value of a receipt page; the page is read no further");
+                        let settled = PageCursor {
+                            settled: true,
+                            ..cursor_now
+                        };
+                        known.insert(ask.page, settled);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(known)
@@ -174,20 +191,34 @@ impl ReceiptGatherer {
     /// batch.
     async fn store_lines(
         &self,
-        source: PageSource,
-        ask: PageRequest,
-        lines: &[Vec<u8>],
+        bounds: &ReceiptBounds,
+        page: ReadPage<'_>,
         mut refused: Vec<ReceiptRejection>,
-        cursor_before: PageCursor,
-        cursor_after: PageCursor,
     ) -> Result<(), StoreError> {
-        let mut batches = lines.chunks(BATCH).peekable();
+        let (source, number) = (page.source, page.ask.page);
+        let rules = ReadingRules {
+            source,
+            page: number,
+            permitted: bounds.permitted(),
+            before_page: bounds.before_page(),
+        };
+        let mut batches = page.lines.chunks(BATCH).peekable();
         loop {
             let batch = batches.next().unwrap_or_default();
             let now = self.state.clock.now();
-            let (receipts, unread) = read_lines(batch, source, now);
+            let (receipts, unread) = read_lines(batch, &rules, now);
             refused.extend(unread);
             let known_digests = self.state.store.known_receipts(&receipts).await?;
+            // No signature is checked for a pair that has no room.
+            let tally = self.tally_of(bounds, source, receipts.iter()).await?;
+            let (receipts, full): (Vec<_>, Vec<_>) = receipts.into_iter().partition(|receipt| {
+                let (pair, bytes) = (pair_of(bounds, receipt), payload_bytes(&receipt.payload));
+                let quota = bounds.quota(pair.validator, pair.miner);
+                quota.is_none_or(|quota| tally.has_room(&pair, &quota, bytes))
+            });
+            // A receipt that is kept already is served by both its parties, which is no fault.
+            let is_known = |receipt: &Receipt| known_digests.contains_key(&key_of(receipt));
+            refused.extend(full.iter().filter(|full| !is_known(full)).map(reject_over_quota));
             // Checking a thousand signatures takes some thirty milliseconds, too long for a thread that serves sockets.
             let judging = tokio::task::spawn_blocking(move || check_receipts(receipts, &known_digests, now));
             let Ok(judged) = judging.await else {
@@ -196,18 +227,25 @@ impl ReceiptGatherer {
             };
             refused.extend(judged.refused);
             let last = batches.peek().is_none();
-            // No cycle may be scored between choosing a receipt's block and storing the receipt.
+            // No cycle may be scored between choosing a receipt's block and storing the receipt, and no other party's
+            // page may use the same room.
             let _gate = self.gate.lock().await;
+            let (good, full) = self.admit(bounds, source, judged.good).await?;
+            refused.extend(full);
             let gathered = GatheredPage {
                 source,
-                page: ask.page,
-                cursor: if last { cursor_after } else { cursor_before },
-                good: self.place_in_blocks(judged.good).await?,
+                page: number,
+                cursor: if last {
+                    page.cursor_after
+                } else {
+                    page.cursor_before
+                },
+                good: self.place_in_blocks(bounds, good).await?,
                 refused: std::mem::take(&mut refused),
                 own_page: self.state.own_page(),
             };
             if !gathered.refused.is_empty() {
-                tracing::warn!(%source, page = ask.page, refused = gathered.refused.len(), "receipts are served that do not count");
+                tracing::warn!(%source, page = number, refused = gathered.refused.len(), "receipts are served that do not count");
             }
             self.state
                 .store
@@ -219,12 +257,51 @@ impl ReceiptGatherer {
         }
     }
 
+    /// The amounts that are kept of the pairs and cycles of these receipts.
+    async fn tally_of(
+        &self,
+        bounds: &ReceiptBounds,
+        source: PageSource,
+        receipts: impl Iterator<Item = &Receipt>,
+    ) -> Result<ReceiptTally, StoreError> {
+        let cycles: BTreeSet<u64> = receipts
+            .map(|receipt| bounds.cycle_of(receipt.payload.timestamp()))
+            .collect();
+        match (cycles.first(), cycles.last()) {
+            (Some(first), Some(last)) => self.state.store.gathered_amounts(&source, *first, *last).await,
+            _ => Ok(ReceiptTally::default()),
+        }
+    }
+
+    /// The receipts that are within the quotas of their pairs, and the rejections of the others.
+    async fn admit(
+        &self,
+        bounds: &ReceiptBounds,
+        source: PageSource,
+        receipts: Vec<Verified<Receipt>>,
+    ) -> Result<(Vec<Verified<Receipt>>, Vec<ReceiptRejection>), StoreError> {
+        let mut tally = self
+            .tally_of(bounds, source, receipts.iter().map(|receipt| &**receipt))
+            .await?;
+        let (mut good, mut full) = (Vec::with_capacity(receipts.len()), Vec::new());
+        for receipt in receipts {
+            let pair = pair_of(bounds, &receipt);
+            let quota = bounds.quota(pair.validator, pair.miner);
+            match quota.is_none_or(|quota| tally.admit(pair, &quota, payload_bytes(&receipt.payload))) {
+                true => good.push(receipt),
+                false => full.push(reject_over_quota(&receipt)),
+            }
+        }
+        Ok((good, full))
+    }
+
     /// Gives each receipt the block in which it counts: the head at its time, or the first block that is not scored
     /// yet, so that a late receipt is paid all the same.
     async fn place_in_blocks(
         &self,
+        bounds: &ReceiptBounds,
         receipts: Vec<Verified<Receipt>>,
-    ) -> Result<Vec<(Verified<Receipt>, BlockNumber)>, StoreError> {
+    ) -> Result<Vec<PlacedReceipt>, StoreError> {
         if receipts.is_empty() {
             return Ok(Vec::new());
         }
@@ -232,10 +309,32 @@ impl ReceiptGatherer {
         let first = scored.map_or(BlockNumber(0), |block| BlockNumber(block.0.saturating_add(1)));
         let (block_times, head) = (self.gate.block_times(), self.state.subnet.head());
         let placed = receipts.into_iter().map(|receipt| {
-            let block = counting_block(receipt.payload.timestamp(), block_times, head, first);
-            (receipt, block)
+            let time = receipt.payload.timestamp();
+            PlacedReceipt {
+                block: counting_block(time, block_times, head, first),
+                cycle: bounds.cycle_of(time),
+                receipt,
+            }
         });
         Ok(placed.collect())
+    }
+}
+
+/// A part of a page as it was read.
+struct ReadPage<'a> {
+    source: PageSource,
+    ask: PageRequest,
+    lines: &'a [Vec<u8>],
+    cursor_before: PageCursor,
+    cursor_after: PageCursor,
+}
+
+/// The pair of a receipt, in the cycle in which it was signed.
+fn pair_of(bounds: &ReceiptBounds, receipt: &Receipt) -> PairCycle {
+    PairCycle {
+        cycle: bounds.cycle_of(receipt.payload.timestamp()),
+        validator: receipt.payload.validator(),
+        miner: receipt.payload.miner(),
     }
 }
 

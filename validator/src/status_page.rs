@@ -37,6 +37,7 @@ use crate::LinkState;
 use crate::collateral::{CollateralStatus, SlashRefusal, SlashRequest};
 use crate::driver::JobDrivers;
 use crate::miner_reports::neurons::{SubnetView, view_subnet};
+use crate::snapshot_body::snapshot_body;
 use crate::store::{Contradiction, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
 use crate::validator_state::ValidatorState;
 
@@ -388,9 +389,9 @@ async fn scoring_snapshot(
     State(sources): State<StatusSources>,
     Path(digest): Path<Digest>,
 ) -> Result<Response, StoreUnreadable> {
-    let text = sources.state.store.scoring_snapshot(digest).await?;
-    Ok(match text {
-        Some(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+    let body = snapshot_body(&sources.state.store, digest).await?;
+    Ok(match body {
+        Some(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
         None => not_found("this validator has no scoring snapshot with that digest, or no more"),
     })
 }

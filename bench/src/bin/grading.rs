@@ -37,7 +37,7 @@ use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::{
     AttemptId, Digest, ExecutorClass, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey,
 };
-use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
+use muster_response_proof::{Attestation, HashScheme, Price, SessionId, Text, seal};
 use muster_sealed_client::{SealedClient, SealedPeer};
 use muster_sealing_proxy::netns::NetworkNamespace;
 use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
@@ -166,11 +166,7 @@ async fn endpoint(tasks: &Tasks) -> Result<(String, Digest, certificate::SelfSig
     };
     let key = Keypair::generate();
     let stated = attestation(&key, server.identity.fingerprint(), client.identity.fingerprint())?;
-    let sealer = ProofSigner::new(
-        key.clone(),
-        Envelope::new(&stated, |bytes| key.sign(bytes)),
-        Arc::clone(&clock),
-    )?;
+    let sealer = ProofSigner::new(key.clone(), seal(&stated, &key), Arc::clone(&clock))?;
     let own = i32::try_from(std::process::id())?;
     let upstream = EngineAddress::Namespace(NetworkNamespace::of_process(own)?, port);
     let upstream = Upstream::new(upstream, &limits, tasks);

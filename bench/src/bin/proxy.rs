@@ -27,7 +27,7 @@ use muster_bench::{Direction, Report, Row, Turns};
 use muster_identity::Keypair;
 use muster_process::{SharedClock, SystemClock, Tasks, tls};
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
+use muster_response_proof::{Attestation, HashScheme, Price, SessionId, Text};
 use muster_sealed_client::{ResponseBody, SealedClient, SealedPeer};
 use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
 use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
@@ -75,7 +75,7 @@ async fn seal(folder: &Path) -> Result<()> {
     let client = read_identity(folder, "client")?;
     let key = Keypair::from_seed([7; 32]);
     let stated = attestation(&key, clock.now(), server.fingerprint(), client.fingerprint())?;
-    let envelope = Envelope::new(&stated, |bytes| Keypair::from_seed([8; 32]).sign(bytes));
+    let envelope = muster_response_proof::seal(&stated, &Keypair::from_seed([8; 32]));
     let sealer = ProofSigner::new(key, envelope, Arc::clone(&clock))?;
     let socket = JobSocket::new(folder, ENGINE, SocketOwner::Trusted)?;
     let upstream = Upstream::new(EngineAddress::Socket(socket), &limits, &tasks);

@@ -3,15 +3,19 @@
 use std::hint::black_box;
 
 use muster_bench::{Direction, Report, Row, take_turns, timed};
-use muster_identity::{Keypair, SignatureClaim, verify, verify_batch};
+use muster_identity::{Domain, Keypair, SignatureClaim, SigningMessage, verify, verify_batch};
 
 /// About what one page of receipts holds.
 const RECEIPTS: u32 = 1_000;
 const ROUNDS: usize = 15;
+/// With it a message has 256 bytes.
+const BENCH: Domain = Domain::new("muster/benched/1");
 
 fn main() -> anyhow::Result<()> {
     let pairs: Vec<Keypair> = (0..8).map(|seed| Keypair::from_seed([seed; 32])).collect();
-    let messages: Vec<Vec<u8>> = (0..RECEIPTS).map(|n| n.to_be_bytes().repeat(64)).collect();
+    let messages: Vec<_> = (0..RECEIPTS)
+        .map(|n| SigningMessage::tagged(BENCH, &n.to_be_bytes().repeat(60)))
+        .collect();
     let signed: Vec<_> = messages
         .iter()
         .zip(pairs.iter().cycle())
@@ -21,7 +25,7 @@ fn main() -> anyhow::Result<()> {
         .iter()
         .map(|(key, message, signature)| SignatureClaim {
             key,
-            message,
+            message: message.as_bytes(),
             signature,
         })
         .collect();

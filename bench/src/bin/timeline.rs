@@ -28,15 +28,15 @@ use muster_facilitator::Config;
 use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
 use muster_gateway::{Gateway, GatewayDeps, Settings};
 use muster_http::server::HttpSettings;
-use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_streaming_ready};
+use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_login, sign_streaming_ready};
 use muster_process::{SharedClock, SystemClock, Tasks, certificate, ready, tls};
-use muster_protocol::account_api::Token;
+use muster_protocol::account_api::{LoginRequest, Token};
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::wire::muster::{ChallengeResponse, GatewayNotice};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, JobId, MinerKey, ValidatorKey};
-use muster_response_proof::{Attestation, Envelope, SessionId, Text};
+use muster_response_proof::{Attestation, SessionId, Text, seal};
 use muster_sealed_client::{SealedClient, SealedPeer};
 use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
 use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
@@ -193,7 +193,7 @@ impl Jobs {
             not_before: now,
             not_after: now.plus(order.lifetime),
         };
-        let envelope = Envelope::new(&stated, |bytes| self.miner.sign(bytes));
+        let envelope = seal(&stated, &self.miner);
         let sealer = ProofSigner::new(session, envelope, Arc::clone(&self.clock))?;
         let upstream = Upstream::new(EngineAddress::Socket(self.socket.clone()), &limits(), &self.tasks);
         let seal = SealingProxy::new(sealer, upstream, limits(), self.tasks.clone());
@@ -266,8 +266,8 @@ async fn login(address: &str) -> Result<String> {
         .json()
         .await?;
     let nonce = answer.get("nonce").and_then(Value::as_str).context("no nonce")?;
-    let signature = user.sign(nonce.as_bytes()).to_bare_hex();
-    let login = json!({"hotkey": user.hotkey(), "nonce": nonce, "signature": signature});
+    let nonce = nonce.parse()?;
+    let login = LoginRequest::new(user.hotkey(), sign_login(&user, &nonce, None), &nonce);
     let answer = http
         .post(format!("http://{address}/auth/login"))
         .json(&login)

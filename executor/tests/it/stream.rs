@@ -19,7 +19,7 @@ use muster_process::{SharedClock, SystemClock, certificate};
 use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::{
     Attestation, ClockTolerance, Envelope, Limits, ProofLedger, ResponseProof, Sealable, SessionClose,
-    StreamEnd,
+    StreamEnd, seal,
 };
 use muster_sealed_client::{CheckedBody, SealedClient, SealedPeer, SentRequest};
 use serde_json::{Value, json};
@@ -129,7 +129,7 @@ async fn serve(lease: &Lease, job: &Job, own: &Client, offer: &Value) -> Session
     let miner = FakeMiner::muster().await;
     let (executor, mut wire) = lease.start(&miner).await;
     let stated = to_attesting(&mut wire, lease, job, offer).await;
-    let envelope = Envelope::new(&stated, |bytes| miner_key().sign(bytes));
+    let envelope = seal(&stated, &miner_key());
     let answer = json!({
         "message_type": "MusterSessionSealed",
         "job_uuid": lease.token.attempt(),
@@ -307,7 +307,7 @@ async fn a_session_that_its_miner_does_not_attest_never_serves() {
         json!({
             "message_type": "MusterSessionSealed",
             "job_uuid": lease.token.attempt(),
-            "attestation": Envelope::new(&stated, |bytes| signer.sign(bytes)).to_text(),
+            "attestation": seal(&stated, signer).to_text(),
             "refusal": null,
         })
     };

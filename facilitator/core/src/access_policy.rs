@@ -41,7 +41,7 @@ impl AccessPolicy {
             (Account::Hotkey(user), Credential::Hotkey) => self.administrators.contains(user),
             (
                 Account::Hotkey(_) | Account::Named(_),
-                Credential::Hotkey | Credential::ApiKey(_) | Credential::Browser,
+                Credential::Hotkey | Credential::ApiKey(_) | Credential::Browser(_),
             ) => false,
         }
     }

@@ -34,8 +34,12 @@ pub enum Credential {
     /// An API key.
     ApiKey(KeyId),
     /// The cookie of a browser that a login with the hotkey has signed in.
-    Browser,
+    Browser(WebSessionId),
 }
+
+/// The id of a browser's session: the hash of the secret in its cookie. Text form: `web_` and 64 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WebSessionId(Digest);
 
 /// The id of an API key. It is not secret. Text form: `key_` and a uuid without hyphens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,15 +104,33 @@ impl FromStr for AccountName {
     }
 }
 
-// === impl Credential, KeyId ===
+// === impl Credential, WebSessionId, KeyId ===
 
 impl fmt::Display for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hotkey => f.write_str("hotkey"),
             Self::ApiKey(id) => id.fmt(f),
-            Self::Browser => f.write_str("browser"),
+            Self::Browser(_) => f.write_str("browser"),
         }
+    }
+}
+
+impl WebSessionId {
+    /// The id of the session whose cookie has this hash.
+    pub const fn from_hash(hash: Digest) -> Self {
+        Self(hash)
+    }
+
+    /// The hash of the secret in the session's cookie.
+    pub const fn hash(&self) -> &Digest {
+        &self.0
+    }
+}
+
+impl fmt::Display for WebSessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "web_{}", self.0.hex())
     }
 }
 

@@ -24,6 +24,40 @@ pub struct Authority {
     pub expires_at: Option<Timestamp>,
 }
 
+/// The evidence that a request shows of its caller, as far as the making of keys depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallerProof {
+    /// A token, for which the hotkey signed at this time.
+    Login(Timestamp),
+    /// An API key.
+    ApiKey,
+    /// The cookie of a browser's session.
+    Session {
+        /// The time at which the hotkey signed for the session; `None` if an API key has signed the browser in.
+        signed_at: Option<Timestamp>,
+    },
+}
+
+/// The reason why a browser's session may make no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionKeyError {
+    /// The hotkey signed too long ago.
+    #[error(
+        "A browser makes keys only in the ten minutes after its hotkey has signed. Run `muster login --web` on the \
+         machine that has the wallet, and open its link here; or make the key there with `muster keys new`."
+    )]
+    Stale,
+    /// No hotkey signed for the session.
+    #[error(
+        "A browser that an API key has signed in makes no keys. Make them with `muster keys new` and an API key that \
+         has the right `keys`."
+    )]
+    Unsigned,
+}
+
+/// How long after the hotkey's signature a browser's session may make keys.
+const FRESH_SIGNATURE: Duration = Duration::from_secs(600);
+
 /// The reason why a credential may not make a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
@@ -73,6 +107,35 @@ impl FromStr for KeyRights {
     }
 }
 
+// === impl CallerProof ===
+
+impl CallerProof {
+    /// The time at which the caller's hotkey signed, if it did.
+    pub const fn signed_at(self) -> Option<Timestamp> {
+        match self {
+            Self::Login(at) => Some(at),
+            Self::ApiKey => None,
+            Self::Session { signed_at } => signed_at,
+        }
+    }
+
+    /// Whether a caller with the right to make keys may do so now. A stolen cookie opens a session for hours, so a
+    /// session makes keys only for minutes after the hotkey has signed.
+    ///
+    /// # Errors
+    /// See [`SessionKeyError`].
+    pub fn check_key_making(self, now: Timestamp) -> Result<(), SessionKeyError> {
+        match self {
+            Self::Login(_) | Self::ApiKey => Ok(()),
+            Self::Session { signed_at: None } => Err(SessionKeyError::Unsigned),
+            Self::Session {
+                signed_at: Some(signed_at),
+            } if now < signed_at.plus(FRESH_SIGNATURE) => Ok(()),
+            Self::Session { signed_at: Some(_) } => Err(SessionKeyError::Stale),
+        }
+    }
+}
+
 // === impl Authority ===
 
 impl Authority {
@@ -82,6 +145,16 @@ impl Authority {
             rights: KeyRight::ALL.into_iter().collect(),
             expires_at: None,
         }
+    }
+
+    /// Whether a browser with this authority sees which browsers are signed in to the account.
+    pub fn may_list_sessions(&self) -> bool {
+        self.rights.has(KeyRight::Read)
+    }
+
+    /// Whether a browser with this authority ends other sessions of the account, and so the keys that they have made.
+    pub fn may_end_sessions(&self) -> bool {
+        self.rights.has(KeyRight::Keys)
     }
 
     /// The authority of a key that this credential makes: the wanted rights, or those of the usual ones that it has;
@@ -157,6 +230,36 @@ mod tests {
         assert_eq!(only.grant(None, None, at(0)), Err(GrantError::NoneLeft));
         let short = Authority::login().grant(Some(&[KeyRight::Jobs]), Some(1), at(5));
         assert_eq!(short, Ok(authority(&[KeyRight::Jobs], Some(86_405))));
+    }
+
+    #[test]
+    fn a_session_makes_keys_for_ten_minutes_after_the_hotkeys_signature() {
+        let session = |signed_at| CallerProof::Session { signed_at };
+        assert_eq!(session(Some(at(0))).check_key_making(at(599)), Ok(()));
+        assert_eq!(
+            session(Some(at(0))).check_key_making(at(600)),
+            Err(SessionKeyError::Stale)
+        );
+        assert_eq!(
+            session(None).check_key_making(at(0)),
+            Err(SessionKeyError::Unsigned)
+        );
+        for proof in [CallerProof::Login(at(0)), CallerProof::ApiKey] {
+            assert_eq!(proof.check_key_making(at(3_000)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_key_that_only_chats_neither_lists_nor_ends_sessions() {
+        let may = |rights: &[KeyRight]| {
+            let authority = authority(rights, None);
+            (authority.may_list_sessions(), authority.may_end_sessions())
+        };
+        assert_eq!(may(&[KeyRight::Chat]), (false, false));
+        assert_eq!(may(&KeyRight::USUAL), (true, false));
+        assert_eq!(may(&[KeyRight::Keys]), (false, true));
+        let login = Authority::login();
+        assert!(login.may_list_sessions() && login.may_end_sessions());
     }
 
     fn any_rights() -> impl Strategy<Value = Vec<KeyRight>> {

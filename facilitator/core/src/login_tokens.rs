@@ -112,11 +112,11 @@ impl Issuer {
         )?)
     }
 
-    /// Checks a token and returns its user.
+    /// Checks a token. Returns its user, and the time at which the user's hotkey signed for it.
     ///
     /// # Errors
     /// The token was not issued here, or it has expired.
-    pub fn check_token(&self, token: &str, now: Timestamp) -> Result<UserKey, TokenRejection> {
+    pub fn check_token(&self, token: &str, now: Timestamp) -> Result<(UserKey, Timestamp), TokenRejection> {
         let mut rules = Validation::new(Algorithm::HS256);
         // The library would use the system clock; the time is compared below instead.
         rules.validate_exp = false;
@@ -124,7 +124,7 @@ impl Issuer {
             .map_err(|_| TokenRejection::Invalid)?
             .claims;
         if now.secs() < claims.exp {
-            Ok(claims.sub)
+            Ok((claims.sub, Timestamp::from_secs(claims.iat)))
         } else {
             Err(TokenRejection::Expired)
         }
@@ -207,7 +207,7 @@ mod tests {
     fn a_token_names_its_user_until_it_ends() {
         let issuer = Issuer::new(b"secret", LIFETIMES);
         let token = issuer.issue_token(user(), at(0)).unwrap();
-        assert_eq!(issuer.check_token(&token, at(3599)), Ok(user()));
+        assert_eq!(issuer.check_token(&token, at(3599)), Ok((user(), at(0))));
         assert_eq!(issuer.check_token(&token, at(3600)), Err(TokenRejection::Expired));
         let foreign = Issuer::new(b"other", LIFETIMES);
         assert_eq!(foreign.check_token(&token, at(0)), Err(TokenRejection::Invalid));

@@ -125,7 +125,7 @@ mod tests {
             "message_type": "V2JobRequest", "uuid": "11111111-2222-4333-8444-555555555555",
             "signature": {
                 "signature_type": "bittensor", "signatory": key.hotkey(), "timestamp_ns": 0,
-                "signature": key.sign(b"").to_base64(), "signature_scope": "SignedFields",
+                "signature": muster_protocol::Signature::from_bytes([1; 64]).to_base64(), "signature_scope": "SignedFields",
             },
             "executor_class": "always_on.test", "docker_image": "hello@sha256:1", "args": [], "env": {},
             "use_gpu": false, "download_time_limit": 2, "execution_time_limit": 3, "upload_time_limit": 4,

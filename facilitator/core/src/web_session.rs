@@ -6,6 +6,8 @@ use hmac::{Hmac, Mac as _};
 use muster_protocol::Digest;
 use sha2::Sha256;
 
+use crate::credentials::WebSessionId;
+
 /// The beginning of the bytes that a form's token covers. Another layout gets another version number.
 const FORM_DOMAIN: &[u8; 20] = b"muster web form v1\0\0";
 
@@ -31,6 +33,11 @@ impl WebSecret {
         let mut bytes = [0; 32];
         hex::decode_to_slice(text, &mut bytes).ok()?;
         Some(Self(bytes))
+    }
+
+    /// The id of the session whose cookie holds this secret.
+    pub fn session_id(&self) -> WebSessionId {
+        WebSessionId::from_hash(self.hash())
     }
 
     /// The hash that is stored. 256 random bits need no salt and no slow hash, because they cannot be guessed.

@@ -18,6 +18,7 @@ use super::model_service::ModelService;
 use super::rights::{AnyRight, KeysRight};
 use muster_facilitator_store::{AccountDeletion, Store, deletions_of};
 
+use crate::change_notices::{Notice, Notifier};
 use crate::rest::rejection::ApiRejection;
 
 /// The things that the facilitator does not delete, as texts for the user.
@@ -30,6 +31,7 @@ const STAYS: [&str; 3] = [
 /// The services behind the calls about the account.
 pub(crate) struct AccountService {
     pub(crate) store: Store,
+    pub(crate) notifier: Notifier,
     pub(crate) clock: SharedClock,
 }
 
@@ -71,7 +73,7 @@ pub(super) async fn remove(
         return Err(ApiRejection::detail(StatusCode::BAD_REQUEST, reason));
     }
     match (caller.account(), &caller.actor.credential) {
-        (Account::Hotkey(_), Credential::ApiKey(_) | Credential::Browser) => {
+        (Account::Hotkey(_), Credential::ApiKey(_) | Credential::Browser(_)) => {
             let reason = "Log in with the hotkey to delete its account; an API key or a browser may not.";
             return Err(ApiRejection::detail(StatusCode::FORBIDDEN, reason));
         }
@@ -91,6 +93,9 @@ pub(super) async fn remove(
             return Err(ApiRejection::detail(StatusCode::CONFLICT, reason));
         }
     }
+    service
+        .notifier
+        .publish(Notice::Sessions(caller.account().clone()));
     tracing::info!(account, "deletes an account");
     let mut deleted = std::collections::BTreeMap::new();
     // If the client goes away meanwhile, the janitor does the rest.

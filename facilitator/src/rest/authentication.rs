@@ -11,7 +11,8 @@ use axum::http::request::Parts;
 use axum::http::{Extensions, StatusCode, header};
 use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::credentials::{Account, ApiKeySecret, Credential};
-use muster_facilitator_core::granted_rights::Authority;
+use muster_facilitator_core::granted_rights::{Authority, CallerProof};
+use muster_facilitator_core::login_rules::LoginRules;
 use muster_facilitator_core::login_tokens::{Issuer, TokenRejection};
 use muster_http::server::ClientAddress;
 use muster_process::SharedClock;
@@ -29,6 +30,7 @@ use crate::user_limits::RequestRates;
 pub(crate) struct Admission {
     pub(crate) store: Store,
     pub(crate) issuer: Issuer,
+    pub(crate) login: LoginRules,
     pub(crate) policy: Arc<AccessPolicy>,
     pub(crate) rates: RequestRates,
     pub(crate) clock: SharedClock,
@@ -39,6 +41,8 @@ pub(crate) struct Caller<R> {
     pub(crate) actor: Actor,
     /// The rights and the end of the token or key.
     pub(crate) authority: Authority,
+    /// The evidence that the request shows of its caller.
+    pub(crate) proof: CallerProof,
     right: PhantomData<R>,
 }
 
@@ -56,7 +60,7 @@ impl Admission {
     /// The credentials are missing or invalid, or lack the right; the address has shown too many invalid ones; the
     /// account is not served or asks too often, or the store failed.
     pub(crate) async fn admit<R: NeededRight>(&self, parts: &Parts) -> Result<Caller<R>, ApiRejection> {
-        let (actor, authority) = self.authenticate(parts).await?;
+        let (actor, authority, proof) = self.authenticate(parts).await?;
         if !self.policy.admits(&actor.account) {
             return Err(ApiRejection::detail(StatusCode::FORBIDDEN, "Hotkey not allowed."));
         }
@@ -67,6 +71,7 @@ impl Admission {
             None => Ok(Caller {
                 actor,
                 authority,
+                proof,
                 right: PhantomData,
             }),
             Some(right) => {
@@ -78,9 +83,14 @@ impl Admission {
         }
     }
 
-    async fn authenticate(&self, parts: &Parts) -> Result<(Actor, Authority), ApiRejection> {
-        if let Some(SessionCaller { actor, authority }) = parts.extensions.get() {
-            return Ok((actor.clone(), authority.clone()));
+    async fn authenticate(&self, parts: &Parts) -> Result<(Actor, Authority, CallerProof), ApiRejection> {
+        if let Some(session) = parts.extensions.get::<SessionCaller>() {
+            let SessionCaller {
+                actor,
+                authority,
+                signed_at,
+            } = session.clone();
+            return Ok((actor, authority, CallerProof::Session { signed_at }));
         }
         let reject = |detail: &str| ApiRejection::detail(StatusCode::UNAUTHORIZED, detail);
         let address = client_group(&parts.extensions);
@@ -114,10 +124,13 @@ impl Admission {
                     authority,
                 } = owner;
                 let credential = Credential::ApiKey(id);
-                Ok((Actor { account, credential }, authority))
+                Ok((Actor { account, credential }, authority, CallerProof::ApiKey))
             }
             None => match self.issuer.check_token(bearer, self.clock.now()) {
-                Ok(user) => Ok((Actor::user(user), Authority::login())),
+                Ok((user, signed_at)) => {
+                    let proof = CallerProof::Login(signed_at);
+                    Ok((Actor::user(user), Authority::login(), proof))
+                }
                 Err(TokenRejection::Invalid) => {
                     self.count_failure(address, None)?;
                     Err(reject("Invalid token."))

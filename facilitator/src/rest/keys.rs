@@ -18,6 +18,7 @@ use super::json_body;
 use super::rights::{KeysRight, ReadRight};
 use muster_facilitator_store::{Actor, KeyCreation, NewKey, Store};
 
+use crate::change_notices::{Notice, Notifier};
 use crate::rest::rejection::ApiRejection;
 
 /// The path of the audit log, for the links between its pages.
@@ -27,6 +28,7 @@ const AUDIT_PATH: &str = "/api/v1/audit/";
 pub(crate) struct KeyService {
     pub(crate) store: Store,
     pub(crate) policy: Arc<AccessPolicy>,
+    pub(crate) notifier: Notifier,
     pub(crate) clock: SharedClock,
     /// The beginning of links, without a slash at the end; empty for relative links.
     pub(crate) public_url: String,
@@ -41,7 +43,8 @@ impl KeyService {
 /// Creates an API key. Only this answer contains the key itself.
 ///
 /// A login with a hotkey may make any key of its account. A key needs the right `keys`; the keys that it makes have no
-/// other rights than its own, end with it, and are revoked with it.
+/// other rights than its own, end with it, and are revoked with it. The same holds for the session of a browser, which
+/// makes keys only in the ten minutes after its hotkey has signed.
 #[utoipa::path(post, path = "/api/v1/keys/", tag = "keys", request_body = CreateKey, security(("bearer" = [])),
     responses((status = 201, body = ApiKey), ApiRejection))]
 pub(super) async fn create(
@@ -64,6 +67,10 @@ pub(super) async fn create(
         }
     };
     let now = service.clock.now();
+    caller
+        .proof
+        .check_key_making(now)
+        .map_err(|error| ApiRejection::detail(StatusCode::FORBIDDEN, error.to_string()))?;
     let authority = caller
         .authority
         .grant(wanted.rights.as_deref(), wanted.days, now)
@@ -88,8 +95,8 @@ pub(super) async fn create(
             let reason = "The account has too many keys; revoke some.";
             return Err(ApiRejection::detail(StatusCode::CONFLICT, reason));
         }
-        KeyCreation::MakerRevoked => {
-            let reason = "Invalid API key: it has been revoked.";
+        KeyCreation::MakerEnded => {
+            let reason = "The API key or the browser's session that makes the key has ended.";
             return Err(ApiRejection::detail(StatusCode::UNAUTHORIZED, reason));
         }
     };
@@ -121,16 +128,15 @@ pub(super) async fn revoke(
     let Path(id) = id.map_err(|_| ApiRejection::not_found())?;
     let id = id.parse().map_err(|_| ApiRejection::not_found())?;
     let account = (!service.is_administrator(&caller.actor)).then(|| caller.account());
-    if service
+    let revoked = service
         .store
         .revoke_key(&caller.actor, account, id, service.clock.now())
-        .await?
-    {
-        tracing::info!(key = %id, by = %caller.account(), "revoked an API key");
-        Ok(StatusCode::NO_CONTENT)
-    } else {
-        Err(ApiRejection::not_found())
-    }
+        .await?;
+    let owner = revoked.ok_or_else(ApiRejection::not_found)?;
+    tracing::info!(key = %id, by = %caller.account(), "revoked an API key");
+    // The browsers that it has signed in are signed out.
+    service.notifier.publish(Notice::Sessions(owner));
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Lists the account's actions, newest first; for an administrator, the actions of all accounts.

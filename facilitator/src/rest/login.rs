@@ -6,8 +6,10 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use muster_facilitator_core::credentials::Account;
+use muster_facilitator_core::login_rules::LoginRejection;
 use muster_facilitator_core::request_bodies;
 use muster_protocol::account_api::{LoginNonce, LoginRequest, Token};
+use muster_protocol::login::NonceText;
 use muster_protocol::{Signature, UserKey};
 
 use super::authentication::{Admission, AnonymousCaller};
@@ -31,7 +33,8 @@ pub(super) async fn nonce(
         )
     })?;
     let nonce = admission.issuer.issue_nonce(random, admission.clock.now())?;
-    Ok(Json(LoginNonce { nonce }))
+    let host = admission.login.host().map(ToString::to_string);
+    Ok(Json(LoginNonce { nonce, host }))
 }
 
 /// Returns a token for a hotkey that has signed a nonce.
@@ -58,14 +61,21 @@ pub(super) async fn login(
         .issuer
         .check_nonce(&nonce, now)
         .map_err(|_| bad_request("Invalid nonce"))?;
+    let nonce: NonceText = nonce.parse().map_err(|_| bad_request("Invalid nonce"))?;
     let user: UserKey = hotkey.parse().map_err(|_| bad_request("Hotkey not allowed"))?;
     if !admission.policy.admits(&Account::Hotkey(user)) {
         return Err(bad_request("Hotkey not allowed"));
     }
     let signature = Signature::from_hex(&signature).map_err(|_| wrong_signature())?;
-    muster_identity::verify_login(user, &nonce, &signature).map_err(|_| wrong_signature())?;
+    admission
+        .login
+        .check(user, &nonce, &signature)
+        .map_err(|rejection| match rejection {
+            LoginRejection::Signature => wrong_signature(),
+            LoginRejection::Unbound { .. } => bad_request(&rejection.to_string()),
+        })?;
     // Last, so that only the owner of a nonce can use it up.
-    if !admission.store.use_nonce(&nonce, end).await? {
+    if !admission.store.use_nonce(nonce.as_str(), end).await? {
         return Err(bad_request("Nonce expired or not found"));
     }
     let token = admission.issuer.issue_token(user, now)?;

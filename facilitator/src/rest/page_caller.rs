@@ -2,6 +2,7 @@
 
 use muster_facilitator_core::granted_rights::Authority;
 use muster_facilitator_store::Actor;
+use muster_protocol::Timestamp;
 
 /// The caller of a request that a page makes. Only the code of pages puts it into a request: what comes over the
 /// network has no such extension.
@@ -11,4 +12,6 @@ pub(crate) struct SessionCaller {
     pub(crate) actor: Actor,
     /// The session's rights.
     pub(crate) authority: Authority,
+    /// The time at which the account's hotkey signed for the session; `None` if an API key has signed the browser in.
+    pub(crate) signed_at: Option<Timestamp>,
 }

@@ -13,7 +13,7 @@ use muster_process::SharedClock;
 use super::authentication::Caller;
 use super::files::base_url;
 use super::rights::AnyRight;
-use muster_facilitator_store::Store;
+use muster_facilitator_store::{Store, WebSignIn};
 
 use crate::rest::rejection::ApiRejection;
 
@@ -30,7 +30,8 @@ pub(crate) struct WebLinkService {
 
 /// Draws a link that signs a browser in as the caller, once and within a minute.
 ///
-/// The browser's session has the rights of the token or API key that drew the link, and ends with that key.
+/// The browser's session has the rights of the token or API key that drew the link, and ends with that key. It makes
+/// keys only if a token drew the link, and only for ten minutes after the login that the token is of.
 #[utoipa::path(post, path = "/api/v1/web-links/", tag = "login", security(("bearer" = [])),
     responses((status = 201, body = muster_protocol::account_api::WebLink), ApiRejection))]
 pub(super) async fn create(
@@ -40,7 +41,7 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<muster_protocol::account_api::WebLink>), ApiRejection> {
     match &caller.actor.credential {
         Credential::Hotkey | Credential::ApiKey(_) => {}
-        Credential::Browser => {
+        Credential::Browser(_) => {
             // Otherwise a session could make another one whenever it is about to end.
             let reason = "A browser's session draws no links; use the hotkey or an API key.";
             return Err(ApiRejection::detail(StatusCode::FORBIDDEN, reason));
@@ -56,9 +57,13 @@ pub(super) async fn create(
     })?;
     let (secret, now) = (WebSecret::from_bytes(drawn), service.clock.now());
     let expires_at = now.plus(LIFETIME);
+    let sign_in = WebSignIn {
+        signed_at: caller.proof.signed_at(),
+        actor: caller.actor,
+    };
     service
         .store
-        .create_web_link(&caller.actor, &secret, expires_at, now)
+        .create_web_link(&sign_in, &secret, expires_at, now)
         .await?;
     let base = base_url(&service.public_url, &headers);
     Ok((

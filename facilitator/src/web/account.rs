@@ -4,6 +4,7 @@ use axum::extract::{Path, State};
 use axum::http::Method;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use muster_facilitator_core::credentials::KeyId;
+use muster_facilitator_core::granted_rights::CallerProof;
 use muster_facilitator_store::WebSessionEntry;
 use muster_process::error::Causes;
 use muster_protocol::account_api::{AccountView, ApiKey, CreateKey, KeyList};
@@ -75,6 +76,8 @@ async fn keys_with(
         &KeysPage {
             keys: &as_part(keys),
             browsers: &browsers(state, signed_in).await,
+            may_end_sessions: signed_in.api.caller.authority.may_end_sessions(),
+            making: &making(state, signed_in),
             made,
             problem: failed.map(|failure| failure.words.as_str()),
         },
@@ -84,6 +87,11 @@ async fn keys_with(
 }
 
 async fn browsers(state: &WebState, signed_in: &SignedIn) -> PagePart<Vec<SignedInBrowser>> {
+    if !signed_in.api.caller.authority.may_list_sessions() {
+        let words =
+            "The API key that signed this browser in lacks the right `read`, so it lists no browsers.";
+        return Err(words.to_owned());
+    }
     let (service, account) = (&state.service, &signed_in.api.caller.actor.account);
     let found = service
         .store
@@ -105,6 +113,14 @@ async fn browsers(state: &WebState, signed_in: &SignedIn) -> PagePart<Vec<Signed
     }
 }
 
+/// Whether the browser may make keys now, or the reason why not.
+fn making(state: &WebState, signed_in: &SignedIn) -> PagePart<()> {
+    let signed_at = signed_in.api.caller.signed_at;
+    CallerProof::Session { signed_at }
+        .check_key_making(state.service.clock.now())
+        .map_err(|error| error.to_string())
+}
+
 /// Makes a key and shows it, once.
 pub(super) async fn make_key(State(state): State<WebState>, form: SignedForm) -> Response {
     let SignedForm { signed_in, fields } = form;
@@ -112,7 +128,8 @@ pub(super) async fn make_key(State(state): State<WebState>, form: SignedForm) ->
         name: fields.get("name").trim().to_owned(),
         account: None,
         rights: Some(fields.all("right").filter_map(|name| name.parse().ok()).collect()),
-        days: fields.get("days").parse().ok(),
+        // It ends with the browser's session.
+        days: None,
     };
     match signed_in.api.post::<ApiKey>("/api/v1/keys/", &wanted).await {
         Ok(made) => keys_with(&state, &signed_in, Some(&made), None).await,

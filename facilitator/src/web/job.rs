@@ -20,6 +20,7 @@ use super::api::{ApiFailure, SessionApi, pass_headers};
 use super::form::SignedForm;
 use super::outside::notice_outside;
 use super::session::SignedIn;
+use super::session_end::until_session_ends;
 use super::state::WebState;
 
 /// The headers of an event stream that its browser gets.
@@ -95,8 +96,13 @@ async fn make_page(state: WebState, signed_in: SignedIn, id: String) -> Response
     }
 }
 
-/// The job's events as they come.
-pub(super) async fn events(signed_in: SignedIn, Path(id): Path<String>, headers: HeaderMap) -> Response {
+/// The job's events as they come, until the session ends.
+pub(super) async fn events(
+    State(state): State<WebState>,
+    signed_in: SignedIn,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let path = match job_path(&id) {
         Ok(path) => format!("{path}/events/"),
         Err(failure) => return signed_in.failure(&failure),
@@ -112,7 +118,8 @@ pub(super) async fn events(signed_in: SignedIn, Path(id): Path<String>, headers:
         .send(Method::GET, &path, &resumed, Body::empty())
         .await;
     let (parts, body) = response.into_parts();
-    (parts.status, pass_headers(&parts.headers, &EVENT_HEADERS), body).into_response()
+    let response = (parts.status, pass_headers(&parts.headers, &EVENT_HEADERS), body).into_response();
+    until_session_ends(&state.service, &signed_in, response)
 }
 
 /// Cancels the job.

@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use super::api::{ApiFailure, SessionApi};
 use super::session::SignedIn;
+use super::session_end::until_session_ends;
 use super::state::{WebService, WebState};
 use crate::job_watchers::JobWatch;
 use muster_facilitator_core::event_slots::EventStreamSlot;
@@ -101,7 +102,7 @@ pub(super) async fn events(
         HeaderValue::from_static("no"),
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    until_session_ends(&state.service, &signed_in, response)
 }
 
 // === impl JobListStream ===

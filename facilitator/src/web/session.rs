@@ -40,7 +40,12 @@ impl FromRequestParts<WebState> for SignedIn {
         };
         let (service, now) = (&state.service, state.service.clock.now());
         let found = service.store.find_web_session(&secret, now).await;
-        let WebSession { actor, authority, .. } = match found {
+        let WebSession {
+            actor,
+            authority,
+            signed_at,
+            ..
+        } = match found {
             Ok(Some(session)) => session,
             Ok(None) => return Err(ask_to_sign_in(parts, true)),
             Err(error) => {
@@ -58,7 +63,11 @@ impl FromRequestParts<WebState> for SignedIn {
             form_token: service.form_key.token(&secret),
             api: SessionApi {
                 router: state.api.clone(),
-                caller: SessionCaller { actor, authority },
+                caller: SessionCaller {
+                    actor,
+                    authority,
+                    signed_at,
+                },
                 client: parts.extensions.get::<ClientAddress>().copied(),
                 host: parts.headers.get(header::HOST).cloned(),
             },

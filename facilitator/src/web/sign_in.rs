@@ -6,19 +6,21 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use muster_facilitator_core::credentials::ApiKeySecret;
 use muster_facilitator_core::web_session::WebSecret;
-use muster_facilitator_store::{Actor, NewWebSession};
+use muster_facilitator_store::{Actor, NewWebSession, WebSignIn};
 use muster_process::error::Causes;
 use muster_protocol::Timestamp;
 use muster_store::StoreError;
 use muster_web_pages::sign_in_page::{self, SignInForm};
 use serde::Deserialize;
 
+use super::api::ApiFailure;
 use super::form::{FormFields, SignedForm, TOKEN_FIELD, foreign_form};
 use super::outside::notice_outside;
 use super::session::{is_from_elsewhere, safe_path};
 use super::state::WebState;
 use muster_facilitator_core::web_cookies::CookieKind;
 
+use crate::change_notices::Notice;
 use crate::rest::authentication::AnonymousCaller;
 use crate::rest::rejection::ApiRejection;
 use crate::rest::rights::AnyRight;
@@ -94,7 +96,11 @@ pub(super) async fn with_key(State(state): State<WebState>, request: Request) ->
     match state.service.admission.admit::<AnyRight>(&parts).await {
         Ok(caller) => {
             let end = caller.authority.expires_at;
-            begin_session(&state, &shown, &caller.actor, end, &next).await
+            let sign_in = WebSignIn {
+                actor: caller.actor,
+                signed_at: None,
+            };
+            begin_session(&state, &shown, &sign_in, end, &next).await
         }
         Err(rejection) => ask(&state, &shown, &next, Some(&rejection.message())),
     }
@@ -137,7 +143,7 @@ pub(super) async fn use_link(State(state): State<WebState>, request: Request) ->
     };
     let now = state.service.clock.now();
     match state.service.store.use_web_link(&secret, now).await {
-        Ok(Some(actor)) => begin_session(&state, &parts.headers, &actor, None, "/").await,
+        Ok(Some(sign_in)) => begin_session(&state, &parts.headers, &sign_in, None, "/").await,
         Ok(None) => dead_link(),
         Err(error) => store_failed(&error),
     }
@@ -171,7 +177,7 @@ async fn check_visit(
 async fn begin_session(
     state: &WebState,
     headers: &HeaderMap,
-    actor: &Actor,
+    sign_in: &WebSignIn,
     key_end: Option<Timestamp>,
     next: &str,
 ) -> Response {
@@ -189,11 +195,15 @@ async fn begin_session(
     let new = NewWebSession {
         secret: &secret,
         browser,
+        signed_at: sign_in.signed_at,
         expires_at,
     };
+    let actor = &sign_in.actor;
     if let Err(error) = service.store.create_web_session(actor, new, now).await {
         return store_failed(&error);
     }
+    // The account's oldest session may have ended for it.
+    service.notifier.publish(Notice::Sessions(actor.account.clone()));
     tracing::info!(account = %actor.account, "a browser is signed in");
     let cookies = state.cookies();
     let set = [
@@ -209,21 +219,38 @@ async fn begin_session(
 
 /// Ends the browser's session.
 pub(super) async fn sign_out(State(state): State<WebState>, form: SignedForm) -> Response {
-    let ended = state.service.store.end_web_session(&form.signed_in.secret).await;
-    leave(&state, ended)
+    let (service, actor) = (&state.service, &form.signed_in.api.caller.actor);
+    let now = service.clock.now();
+    let ended = service
+        .store
+        .end_web_session(actor, &form.signed_in.secret, now)
+        .await;
+    leave(&state, actor, ended)
 }
 
-/// Ends every session of the account.
+/// Ends every session of the account, if the browser's own has the right to.
 pub(super) async fn sign_out_everywhere(State(state): State<WebState>, form: SignedForm) -> Response {
-    let account = &form.signed_in.api.caller.actor.account;
-    let ended = state.service.store.end_all_web_sessions(account).await;
-    leave(&state, ended.map(|_| ()))
+    let caller = &form.signed_in.api.caller;
+    if !caller.authority.may_end_sessions() {
+        return form.signed_in.failure(&ApiFailure {
+            status: StatusCode::FORBIDDEN,
+            words: "The API key that signed this browser in lacks the right `keys`, so it ends no other browser's \
+                    session. Sign in with the hotkey or with a key that has it."
+                .to_owned(),
+        });
+    }
+    let service = &state.service;
+    let now = service.clock.now();
+    let ended = service.store.end_all_web_sessions(&caller.actor, now).await;
+    leave(&state, &caller.actor, ended.map(|_| ()))
 }
 
-fn leave(state: &WebState, ended: Result<(), StoreError>) -> Response {
+fn leave(state: &WebState, actor: &Actor, ended: Result<(), StoreError>) -> Response {
     if let Err(error) = ended {
         return store_failed(&error);
     }
+    let notice = Notice::Sessions(actor.account.clone());
+    state.service.notifier.publish(notice);
     let mut response = Redirect::to("/sign-in").into_response();
     if let Some(cookie) = state.cookies().remove(CookieKind::Session) {
         response.headers_mut().append(header::SET_COOKIE, cookie);

@@ -10,6 +10,8 @@ use muster_facilitator_core::web_session::FormKey;
 use muster_facilitator_store::Store;
 use muster_process::SharedClock;
 
+use crate::change_notices::Notifier;
+use crate::job_watchers::SessionWatchers;
 use crate::rest::authentication::Admission;
 use crate::rest::events::EventService;
 
@@ -19,6 +21,9 @@ pub(crate) struct WebService {
     pub(crate) admission: Arc<Admission>,
     /// Limits and wakes the streams of events.
     pub(crate) events: Arc<EventService>,
+    /// Wakes the streams of an account's browsers when its sessions may have ended.
+    pub(crate) browsers: Arc<SessionWatchers>,
+    pub(crate) notifier: Notifier,
     pub(crate) form_key: FormKey,
     /// Whether browsers reach the facilitator over TLS only.
     pub(crate) over_tls: bool,

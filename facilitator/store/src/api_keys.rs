@@ -5,6 +5,7 @@ use muster_facilitator_core::granted_rights::{Authority, KeyRights};
 use muster_protocol::Timestamp;
 use muster_protocol::account_api::ApiKey;
 use muster_store::{During as _, StoreError, json};
+use sqlx::AnyConnection;
 use uuid::Uuid;
 
 use super::Store;
@@ -44,8 +45,8 @@ pub enum KeyCreation {
     Created(ApiKey),
     /// The account has too many keys.
     TooMany,
-    /// The key that makes it was revoked, or has ended.
-    MakerRevoked,
+    /// The key or the browser's session that makes it has ended.
+    MakerEnded,
 }
 
 muster_store::row! {
@@ -62,7 +63,7 @@ muster_store::row! {
 // === impl Store ===
 
 impl Store {
-    /// Stores a new API key. A key that a key makes is revoked with it.
+    /// Stores a new API key. A key that a key or a browser's session makes is revoked with it.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -87,20 +88,30 @@ impl Store {
         if held >= MAX_KEYS {
             return Ok(KeyCreation::TooMany);
         }
-        let parent = match &actor.credential {
-            Credential::Hotkey | Credential::Browser => None,
-            Credential::ApiKey(id) => Some(id.to_string()),
-        };
         let mut transaction = self.writer.begin().await?;
-        if let Some(parent) = &parent {
-            // This locks the row: a revocation comes before this key, or sees it.
-            let held = sqlx::query("UPDATE api_keys SET revoked_at = 0 WHERE id = $1 AND revoked_at = 0")
-                .bind(parent)
+        // These lock the row of the maker: its end comes before this key, or sees it.
+        let (parent, maker) = match &actor.credential {
+            Credential::Hotkey => (String::new(), None),
+            Credential::ApiKey(id) => {
+                let lock = "UPDATE api_keys SET revoked_at = 0 WHERE id = $1 AND revoked_at = 0 \
+                            AND (expires_at = 0 OR expires_at > $2)";
+                (id.to_string(), Some((lock, id.to_string())))
+            }
+            Credential::Browser(id) => {
+                let lock =
+                    "UPDATE web_sessions SET expires_at = expires_at WHERE hash = $1 AND expires_at > $2";
+                (id.to_string(), Some((lock, id.hash().hex())))
+            }
+        };
+        if let Some((lock, maker)) = maker {
+            let held = sqlx::query(lock)
+                .bind(maker)
+                .bind(now.micros())
                 .execute(&mut *transaction)
                 .await
                 .during(OPERATION)?;
             if held.rows_affected() == 0 {
-                return Ok(KeyCreation::MakerRevoked);
+                return Ok(KeyCreation::MakerEnded);
             }
         }
         let end = new.authority.expires_at;
@@ -114,7 +125,7 @@ impl Store {
             .bind(now.micros())
             .bind(new.authority.rights.to_string())
             .bind(end.map_or(0, Timestamp::micros))
-            .bind(parent.unwrap_or_default())
+            .bind(parent)
             .execute(&mut *transaction)
             .await
             .during(OPERATION)?;
@@ -179,8 +190,8 @@ impl Store {
         rows.into_iter().map(KeyRow::into_key).collect()
     }
 
-    /// Revokes a key of `account`, or of any account if that is `None`, and all keys that it has made. Returns `false`
-    /// if there is no such valid key.
+    /// Revokes a key of `account`, or of any account if that is `None`, and all keys that it has made. Returns the
+    /// account of the key; `None` if there is no such valid key.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -190,45 +201,57 @@ impl Store {
         account: Option<&Account>,
         id: KeyId,
         now: Timestamp,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<Account>, StoreError> {
         const OPERATION: &str = "revoke an API key";
         let mut transaction = self.writer.begin().await?;
         let statement = "UPDATE api_keys SET revoked_at = $1 \
-                         WHERE id = $2 AND revoked_at = 0 AND (account = $3 OR CAST($4 AS BIGINT) = 1)";
-        let done = sqlx::query(statement)
+                         WHERE id = $2 AND revoked_at = 0 AND (account = $3 OR CAST($4 AS BIGINT) = 1) \
+                         RETURNING account";
+        let revoked: Option<(String,)> = sqlx::query_as(statement)
             .bind(now.micros())
             .bind(id.to_string())
             .bind(account.map(ToString::to_string).unwrap_or_default())
             .bind(i64::from(account.is_none()))
-            .execute(&mut *transaction)
+            .fetch_optional(&mut *transaction)
             .await
             .during(OPERATION)?;
-        if done.rows_affected() == 0 {
-            return Ok(false);
-        }
-        let mut revoked = vec![id.to_string()];
-        // A key that was being made meanwhile is seen by the next statement.
-        let statement = "UPDATE api_keys SET revoked_at = $1 WHERE revoked_at = 0 AND id IN (\
+        let Some((account,)) = revoked else {
+            return Ok(None);
+        };
+        let id = id.to_string();
+        write_audit_entry(&mut transaction, actor, AuditAction::KeyRevoked, &id, now).await?;
+        revoke_keys_of(&mut transaction, actor, &id, now).await?;
+        transaction.commit(OPERATION).await?;
+        json::parse("api_keys.account", &account).map(Some)
+    }
+}
+
+/// Revokes the keys that a maker has made, and those that these have made. The maker is a key or a browser's session,
+/// which has ended in the same transaction, so that it makes no more.
+pub(super) async fn revoke_keys_of(
+    connection: &mut AnyConnection,
+    actor: &Actor,
+    maker: &str,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    // A key that was being made meanwhile is seen by the next statement.
+    let statement = "UPDATE api_keys SET revoked_at = $1 WHERE revoked_at = 0 AND id IN (\
                          WITH RECURSIVE made (id) AS (SELECT id FROM api_keys WHERE parent = $2 \
                          UNION SELECT k.id FROM api_keys AS k JOIN made ON k.parent = made.id) \
                          SELECT id FROM made) RETURNING id";
-        loop {
-            let made: Vec<(String,)> = sqlx::query_as(statement)
-                .bind(now.micros())
-                .bind(id.to_string())
-                .fetch_all(&mut *transaction)
-                .await
-                .during(OPERATION)?;
-            if made.is_empty() {
-                break;
-            }
-            revoked.extend(made.into_iter().map(|(id,)| id));
+    loop {
+        let made: Vec<(String,)> = sqlx::query_as(statement)
+            .bind(now.micros())
+            .bind(maker)
+            .fetch_all(&mut *connection)
+            .await
+            .during("revoke the keys that have been made")?;
+        if made.is_empty() {
+            return Ok(());
         }
-        for id in revoked {
-            write_audit_entry(&mut transaction, actor, AuditAction::KeyRevoked, &id, now).await?;
+        for (id,) in made {
+            write_audit_entry(connection, actor, AuditAction::KeyRevoked, &id, now).await?;
         }
-        transaction.commit(OPERATION).await?;
-        Ok(true)
     }
 }
 

@@ -55,7 +55,7 @@ pub use retention::{FacilitatorRetention, RetentionCutoffs};
 pub use settings::{FacilitatorRetentionConfig, LiveConfig};
 pub use usage::{DayUsage, TokenPair, TokensExhausted, UsageReservation};
 pub use validators::{AnnouncedCapacity, GatewayRecord, REPLICA_BEAT, ValidatorRecord};
-pub use web_sessions::{NewWebSession, WebSession, WebSessionEntry};
+pub use web_sessions::{NewWebSession, WebSession, WebSessionEntry, WebSignIn};
 
 /// Every version of the schema, applied in order.
 static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
@@ -139,6 +139,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             29,
             "used bytes",
             include_str!("../migrations/0029_used_bytes.sql"),
+        ),
+        (
+            30,
+            "session keys",
+            include_str!("../migrations/0030_session_keys.sql"),
         ),
     ])
 });

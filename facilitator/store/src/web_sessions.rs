@@ -6,8 +6,10 @@ use muster_facilitator_core::granted_rights::Authority;
 use muster_facilitator_core::web_session::WebSecret;
 use muster_protocol::Timestamp;
 use muster_store::{During as _, StoreError, json};
+use sqlx::AnyConnection;
 
 use super::Store;
+use super::api_keys::revoke_keys_of;
 use super::audit::{Actor, AuditAction, write_audit_entry};
 
 /// The most links of an account that have not been used. The oldest goes first.
@@ -22,15 +24,27 @@ const MAX_BROWSER: usize = 200;
 /// The words that are stored for a login with the hotkey. Every other text is the id of an API key.
 const HOTKEY: &str = "hotkey";
 
+/// The account and the proof that a link signs a browser in with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebSignIn {
+    /// The account, and the credential that drew the link: the hotkey, or an API key.
+    pub actor: Actor,
+    /// The time at which the account's hotkey signed; `None` if an API key drew the link.
+    pub signed_at: Option<Timestamp>,
+}
+
 /// A browser that is signed in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebSession {
     /// The account and the credential that its requests act with.
     pub actor: Actor,
-    /// Its rights: those of the API key that signed it in, or those of a login with the hotkey.
+    /// Its rights: those of the API key that signed it in, or those of a login with the hotkey. They end with the
+    /// session.
     pub authority: Authority,
-    /// The time at which it ends.
+    /// The time at which it ends: its own end, or that of the API key that signed it in.
     pub expires_at: Timestamp,
+    /// The time at which the account's hotkey signed for it; `None` if an API key signed it in.
+    pub signed_at: Option<Timestamp>,
 }
 
 /// One line in the list of an account's sessions.
@@ -55,6 +69,8 @@ pub struct NewWebSession<'a> {
     pub secret: &'a WebSecret,
     /// The browser as it describes itself.
     pub browser: &'a str,
+    /// The time at which the account's hotkey signed for it; `None` if an API key signs it in.
+    pub signed_at: Option<Timestamp>,
     /// The time at which it ends.
     pub expires_at: Timestamp,
 }
@@ -68,22 +84,23 @@ impl Store {
     /// See [`StoreError`].
     pub async fn create_web_link(
         &self,
-        actor: &Actor,
+        sign_in: &WebSignIn,
         secret: &WebSecret,
         expires_at: Timestamp,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         const OPERATION: &str = "store a link for a browser";
-        let account = actor.account.to_string();
+        let account = sign_in.actor.account.to_string();
         let mut transaction = self.writer.begin().await?;
-        let statement = "INSERT INTO web_links (hash, account, credential, created_at, expires_at) \
-                         VALUES ($1, $2, $3, $4, $5)";
+        let statement = "INSERT INTO web_links (hash, account, credential, created_at, expires_at, signed_at) \
+                         VALUES ($1, $2, $3, $4, $5, $6)";
         sqlx::query(statement)
             .bind(secret.hash().hex())
             .bind(&account)
-            .bind(credential_text(&actor.credential))
+            .bind(credential_text(&sign_in.actor.credential))
             .bind(now.micros())
             .bind(expires_at.micros())
+            .bind(stored_time(sign_in.signed_at))
             .execute(&mut *transaction)
             .await
             .during(OPERATION)?;
@@ -119,7 +136,7 @@ impl Store {
             .transpose()
     }
 
-    /// Uses a link: returns the actor that it signs in, once. Of two uses at once, one gets it.
+    /// Uses a link: returns what it signs in with, once. Of two uses at once, one gets it.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -127,10 +144,10 @@ impl Store {
         &self,
         secret: &WebSecret,
         now: Timestamp,
-    ) -> Result<Option<Actor>, StoreError> {
+    ) -> Result<Option<WebSignIn>, StoreError> {
         let mut write = self.writer.begin().await?;
-        let row: Option<(String, String)> = sqlx::query_as(
-            "DELETE FROM web_links WHERE hash = $1 AND expires_at > $2 RETURNING account, credential",
+        let row: Option<(String, String, i64)> = sqlx::query_as(
+            "DELETE FROM web_links WHERE hash = $1 AND expires_at > $2 RETURNING account, credential, signed_at",
         )
         .bind(secret.hash().hex())
         .bind(now.micros())
@@ -138,11 +155,16 @@ impl Store {
         .await
         .during("use a link")?;
         write.commit("use a link").await?;
-        row.map(|(account, credential)| read_actor(&account, &credential))
-            .transpose()
+        row.map(|(account, credential, signed_at)| {
+            Ok(WebSignIn {
+                actor: read_actor(&account, &credential, Credential::Hotkey)?,
+                signed_at: read_time(signed_at),
+            })
+        })
+        .transpose()
     }
 
-    /// Stores a session. The account's oldest sessions end if it has too many.
+    /// Stores a session. The account's oldest sessions end if it has too many, with the keys that they have made.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -155,9 +177,17 @@ impl Store {
         const OPERATION: &str = "store a session of a browser";
         let account = actor.account.to_string();
         let credential = credential_text(&actor.credential);
+        let actor = match &actor.credential {
+            Credential::ApiKey(_) => actor.clone(),
+            Credential::Hotkey | Credential::Browser(_) => Actor {
+                account: actor.account.clone(),
+                credential: Credential::Browser(new.secret.session_id()),
+            },
+        };
         let mut transaction = self.writer.begin().await?;
-        let statement = "INSERT INTO web_sessions (hash, account, credential, browser, created_at, expires_at) \
-                         VALUES ($1, $2, $3, $4, $5, $6)";
+        let statement = "INSERT INTO web_sessions \
+                         (hash, account, credential, browser, created_at, expires_at, signed_at) \
+                         VALUES ($1, $2, $3, $4, $5, $6, $7)";
         sqlx::query(statement)
             .bind(new.secret.hash().hex())
             .bind(&account)
@@ -165,18 +195,20 @@ impl Store {
             .bind(new.browser.chars().take(MAX_BROWSER).collect::<String>())
             .bind(now.micros())
             .bind(new.expires_at.micros())
+            .bind(stored_time(new.signed_at))
             .execute(&mut *transaction)
             .await
             .during(OPERATION)?;
         let statement = "DELETE FROM web_sessions WHERE hash IN (SELECT hash FROM web_sessions WHERE account = $1 \
-                         ORDER BY created_at DESC, hash LIMIT 1000 OFFSET $2)";
-        sqlx::query(statement)
+                         ORDER BY created_at DESC, hash LIMIT 1000 OFFSET $2) RETURNING hash";
+        let ended: Vec<(String,)> = sqlx::query_as(statement)
             .bind(&account)
             .bind(MAX_SESSIONS)
-            .execute(&mut *transaction)
+            .fetch_all(&mut *transaction)
             .await
             .during(OPERATION)?;
-        write_audit_entry(&mut transaction, actor, AuditAction::BrowserLogin, &account, now).await?;
+        revoke_keys_of_sessions(&mut transaction, &actor, ended, now).await?;
+        write_audit_entry(&mut transaction, &actor, AuditAction::BrowserLogin, &account, now).await?;
         transaction.commit(OPERATION).await?;
         Ok(())
     }
@@ -190,8 +222,8 @@ impl Store {
         secret: &WebSecret,
         now: Timestamp,
     ) -> Result<Option<WebSession>, StoreError> {
-        let row: Option<(String, String, i64, String, i64)> = sqlx::query_as(
-            "SELECT s.account, s.credential, s.expires_at, COALESCE(k.rights, ''), COALESCE(k.expires_at, 0) \
+        let row: Option<(String, String, i64, i64, String, i64)> = sqlx::query_as(
+            "SELECT s.account, s.credential, s.expires_at, s.signed_at, COALESCE(k.rights, ''), COALESCE(k.expires_at, 0) \
              FROM web_sessions AS s LEFT JOIN api_keys AS k ON k.id = s.credential \
              WHERE s.hash = $1 AND s.expires_at > $2 AND (s.credential = 'hotkey' OR \
              (k.revoked_at = 0 AND (k.expires_at = 0 OR k.expires_at > $2)))",
@@ -201,19 +233,23 @@ impl Store {
         .fetch_optional(&self.pool)
         .await
         .during("look for a session of a browser")?;
-        row.map(|(account, credential, expires_at, rights, key_end)| {
-            let actor = read_actor(&account, &credential)?;
-            let authority = match &actor.credential {
-                Credential::ApiKey(_) => Authority {
-                    rights: json::parse("api_keys.rights", &rights)?,
-                    expires_at: (key_end > 0).then(|| Timestamp::from_micros(key_end)),
-                },
-                Credential::Browser | Credential::Hotkey => Authority::login(),
+        row.map(|(account, credential, end, signed_at, rights, key_end)| {
+            let own = Credential::Browser(secret.session_id());
+            let actor = read_actor(&account, &credential, own)?;
+            let rights = match &actor.credential {
+                Credential::ApiKey(_) => json::parse("api_keys.rights", &rights)?,
+                Credential::Browser(_) | Credential::Hotkey => Authority::login().rights,
             };
+            let end = Timestamp::from_micros(end);
+            let expires_at = read_time(key_end).map_or(end, |key_end| key_end.min(end));
             Ok(WebSession {
                 actor,
-                authority,
-                expires_at: Timestamp::from_micros(expires_at),
+                authority: Authority {
+                    rights,
+                    expires_at: Some(expires_at),
+                },
+                expires_at,
+                signed_at: read_time(signed_at),
             })
         })
         .transpose()
@@ -251,55 +287,91 @@ impl Store {
         Ok(rows.into_iter().map(entry).collect())
     }
 
-    /// Ends one session.
+    /// Ends the session with this cookie, and revokes the keys that it has made.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn end_web_session(&self, secret: &WebSecret) -> Result<(), StoreError> {
+    pub async fn end_web_session(
+        &self,
+        actor: &Actor,
+        secret: &WebSecret,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        const OPERATION: &str = "end a session of a browser";
         let mut write = self.writer.begin().await?;
-        sqlx::query("DELETE FROM web_sessions WHERE hash = $1")
+        let ended: Vec<(String,)> = sqlx::query_as("DELETE FROM web_sessions WHERE hash = $1 RETURNING hash")
             .bind(secret.hash().hex())
-            .execute(&mut *write)
+            .fetch_all(&mut *write)
             .await
-            .during("end a session of a browser")?;
-        write.commit("end a session of a browser").await?;
+            .during(OPERATION)?;
+        revoke_keys_of_sessions(&mut write, actor, ended, now).await?;
+        write.commit(OPERATION).await?;
         Ok(())
     }
 
-    /// Ends every session of an account, and its links. Returns the number of ended sessions.
+    /// Ends every session of the actor's account and its links, and revokes the keys that browsers have made. Returns
+    /// the number of ended sessions.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn end_all_web_sessions(&self, account: &Account) -> Result<u64, StoreError> {
+    pub async fn end_all_web_sessions(&self, actor: &Actor, now: Timestamp) -> Result<usize, StoreError> {
         const OPERATION: &str = "end the sessions of an account";
+        let account = actor.account.to_string();
         let mut write = self.writer.begin().await?;
         sqlx::query("DELETE FROM web_links WHERE account = $1")
-            .bind(account.to_string())
+            .bind(&account)
             .execute(&mut *write)
             .await
             .during(OPERATION)?;
-        let done = sqlx::query("DELETE FROM web_sessions WHERE account = $1")
-            .bind(account.to_string())
-            .execute(&mut *write)
-            .await
-            .during(OPERATION)?;
+        let ended: Vec<(String,)> =
+            sqlx::query_as("DELETE FROM web_sessions WHERE account = $1 RETURNING hash")
+                .bind(&account)
+                .fetch_all(&mut *write)
+                .await
+                .during(OPERATION)?;
+        let count = ended.len();
+        revoke_keys_of_sessions(&mut write, actor, ended, now).await?;
+        // Keys from before sessions were recorded as their makers.
+        revoke_keys_of(&mut write, actor, &format!("browsers of {account}"), now).await?;
         write.commit(OPERATION).await?;
-        Ok(done.rows_affected())
+        Ok(count)
     }
+}
+
+/// Revokes the keys that ended sessions have made. The sessions are given by their hashes.
+async fn revoke_keys_of_sessions(
+    connection: &mut AnyConnection,
+    actor: &Actor,
+    ended: Vec<(String,)>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    for (hash,) in ended {
+        revoke_keys_of(connection, actor, &format!("web_{hash}"), now).await?;
+    }
+    Ok(())
+}
+
+/// A time as it is stored; 0 for none.
+fn stored_time(time: Option<Timestamp>) -> i64 {
+    time.map_or(0, Timestamp::micros)
+}
+
+fn read_time(micros: i64) -> Option<Timestamp> {
+    (micros > 0).then(|| Timestamp::from_micros(micros))
 }
 
 /// The stored form of the credential that signs in.
 fn credential_text(credential: &Credential) -> String {
     match credential {
         Credential::ApiKey(id) => id.to_string(),
-        Credential::Hotkey | Credential::Browser => HOTKEY.to_owned(),
+        Credential::Hotkey | Credential::Browser(_) => HOTKEY.to_owned(),
     }
 }
 
-/// The actor of a session: a login with the hotkey becomes the credential of a browser, which cannot sign.
-fn read_actor(account: &str, credential: &str) -> Result<Actor, StoreError> {
+/// The actor of a link or a session; `of_login` is its credential if a login with the hotkey stands behind it.
+fn read_actor(account: &str, credential: &str, of_login: Credential) -> Result<Actor, StoreError> {
     let credential = if credential == HOTKEY {
-        Credential::Browser
+        of_login
     } else {
         Credential::ApiKey(json::parse::<KeyId>("web_sessions.credential", credential)?)
     };

@@ -9,7 +9,7 @@ use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::{AttemptId, Digest, JobId, Timestamp, ValidatorKey};
 use muster_response_proof::{
     Envelope, GatewayToken, HashScheme, ReportedAnswer, RequestNonce, ResponseProof, SessionId, StreamEnd,
-    Text, client_pseudonym, hash_chunk, root_of,
+    Text, client_pseudonym, hash_chunk, root_of, seal,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ fn proof(job: JobId, client: Digest) -> String {
         end: StreamEnd::Completed,
     };
     let session = Keypair::generate();
-    Envelope::new(&statement, |bytes| session.sign(bytes)).to_text()
+    seal(&statement, &session).to_text()
 }
 
 fn body(job: JobId, proof: &str, response: &[u8]) -> Value {

@@ -3,8 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_identity::sign_login;
 use muster_process::TestClock;
 use muster_protocol::UserKey;
+use muster_protocol::account_api::{LoginNonce, LoginRequest};
+use muster_protocol::login::LoginHost;
+use muster_testbed::sign_as_other_programs_do;
 use serde_json::{Value, json};
 
 use crate::facilitator::{Facilitator, key};
@@ -14,14 +18,58 @@ fn error(reason: &str) -> Value {
     json!({"error": reason})
 }
 
+/// A signature over the nonce's bytes, as ComputeHorde's SDK sends it.
+fn as_the_sdk_signs(name: &str, nonce: &str) -> String {
+    hex::encode(sign_as_other_programs_do(&format!("//{name}"), nonce.as_bytes()))
+}
+
+#[tokio::test]
+async fn a_login_that_was_signed_for_another_party_is_refused_where_the_operator_requires_it() {
+    let clock = || Arc::new(muster_process::SystemClock::new());
+    for required in [false, true] {
+        let facilitator = Facilitator::start_with(clock(), |config| {
+            config.public_url = Some("https://Facilitator.example".to_owned());
+            config.auth.require_bound_login = required;
+        })
+        .await;
+        let http = reqwest::Client::new();
+        let answer = http.get(facilitator.url("/auth/nonce")).send().await.unwrap();
+        let answer: LoginNonce = answer.json().await.unwrap();
+        assert_eq!(answer.host.as_deref(), Some("facilitator.example"));
+        let keys = key("User");
+        for (host, status) in [
+            (Some("facilitator.example"), 200),
+            (Some("phisher.example"), 401),
+            (None, if required { 400 } else { 200 }),
+        ] {
+            let nonce = nonce(&facilitator, &http).await.parse().unwrap();
+            let host = host.and_then(|host| LoginHost::new(host, None));
+            let signature = sign_login(&keys, &nonce, host.as_ref());
+            let login = json!(LoginRequest::new(keys.hotkey(), signature, &nonce));
+            let (got, answer) = read_json(login_with(&facilitator, &http, &login).await).await;
+            assert_eq!(got, status, "{host:?}, {required}: {answer}");
+            let reason = answer["error"].as_str().unwrap_or_default();
+            assert_eq!(reason.contains("facilitator.example"), status == 400, "{answer}");
+        }
+        let raw = nonce(&facilitator, &http).await;
+        let signature = as_the_sdk_signs("User", &raw);
+        let body = json!({"hotkey": keys.hotkey(), "signature": signature, "nonce": raw});
+        let got = login_with(&facilitator, &http, &body).await.status();
+        assert_eq!(got, if required { 400 } else { 200 });
+    }
+    let unnamed = Facilitator::start().await;
+    let answer = reqwest::get(unnamed.url("/auth/nonce")).await.unwrap();
+    assert!(!answer.text().await.unwrap().contains("host"));
+}
+
 #[tokio::test]
 async fn each_way_to_fail_has_its_own_answer() {
     let facilitator = Facilitator::start().await;
     let http = reqwest::Client::new();
     let keys = key("User");
     let nonce = nonce(&facilitator, &http).await;
-    let good = keys.sign(nonce.as_bytes()).to_bare_hex();
-    let foreign = key("Other").sign(nonce.as_bytes()).to_bare_hex();
+    let good = as_the_sdk_signs("User", &nonce);
+    let foreign = as_the_sdk_signs("Other", &nonce);
     let who = keys.hotkey().to_string();
     for (body, status, reason) in [
         (json!({}), 400, "Missing hotkey"),
@@ -74,7 +122,7 @@ async fn nonces_and_tokens_end() {
     let keys = key("User");
     let nonce = nonce(&facilitator, &http).await;
     clock.advance(Duration::from_secs(300));
-    let signature = keys.sign(nonce.as_bytes()).to_bare_hex();
+    let signature = as_the_sdk_signs("User", &nonce);
     let body = json!({"hotkey": keys.hotkey(), "signature": signature, "nonce": nonce});
     let late = read_json(login_with(&facilitator, &http, &body).await).await;
     assert_eq!(late, (400, error("Invalid nonce")));

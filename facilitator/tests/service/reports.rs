@@ -4,7 +4,8 @@ use muster_identity::{sign_request, verify_cheat_report};
 use muster_protocol::wire::checks::{CheckOrigin, CheckState, CheckedOutput, JobCheck};
 use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata, ToFacilitator, UserSignature};
 use muster_protocol::wire::signing::full_request_object_digest;
-use muster_protocol::{Digest, JobId, JobStatus, Timestamp};
+use muster_protocol::{Digest, JobId, JobStatus, Signature, Timestamp};
+use muster_testbed::sign_as_other_programs_do;
 use reqwest::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -280,7 +281,10 @@ async fn reports_about_others_jobs_and_false_signatures_are_refused() {
     // A signature over the object that ComputeHorde's validator expects is accepted too.
     let now = stage.now();
     let object = UserSignature {
-        signature: stage.user.keys.sign(&full_request_object_digest(now, &body)),
+        signature: Signature::from_bytes(sign_as_other_programs_do(
+            "//User",
+            &full_request_object_digest(now, &body),
+        )),
         ..sign_request(&stage.user.keys, &body, now)
     };
     assert_eq!(stage.send(Method::POST, path, &body, Some(&object)).await.0, 201);

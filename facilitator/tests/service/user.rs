@@ -1,7 +1,7 @@
 //! A scripted user.
 
-use muster_identity::{Keypair, sign_job};
-use muster_protocol::account_api::Token;
+use muster_identity::{Keypair, sign_job, sign_login};
+use muster_protocol::account_api::{LoginRequest, Token};
 use muster_protocol::rest::{CreateJob, JobView, headers};
 use muster_protocol::wire::facilitator::UserSignature;
 use muster_protocol::{JobId, ValidatorKey};
@@ -145,9 +145,9 @@ impl User {
 /// One login, successful or not.
 pub(crate) async fn attempt(facilitator: &Facilitator, http: &reqwest::Client, keys: &Keypair) -> Response {
     let nonce = nonce(facilitator, http).await;
-    let signature = keys.sign(nonce.as_bytes()).to_bare_hex();
-    let body = json!({"hotkey": keys.hotkey(), "signature": signature, "nonce": nonce});
-    login_with(facilitator, http, &body).await
+    let nonce = nonce.parse().unwrap();
+    let login = LoginRequest::new(keys.hotkey(), sign_login(keys, &nonce, None), &nonce);
+    login_with(facilitator, http, &json!(login)).await
 }
 
 pub(crate) async fn nonce(facilitator: &Facilitator, http: &reqwest::Client) -> String {

@@ -4,4 +4,5 @@ mod browser;
 mod html;
 mod misuse;
 mod pages;
+mod session_end;
 mod sign_in;

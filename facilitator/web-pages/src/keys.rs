@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use muster_protocol::Timestamp;
-use muster_protocol::account_api::{ApiKey, KeyList, KeyRight, USUAL_KEY_DAYS};
+use muster_protocol::account_api::{ApiKey, KeyList, KeyRight};
 
 use crate::PagePart;
 use crate::frame::{Section, Visitor, page, part, problem, scroll, token};
@@ -30,6 +30,10 @@ pub struct KeysPage<'a> {
     pub keys: &'a PagePart<KeyList>,
     /// The browsers that are signed in, newest first.
     pub browsers: &'a PagePart<Vec<SignedInBrowser>>,
+    /// Whether the browser signs the others out.
+    pub may_end_sessions: bool,
+    /// The reason why the browser makes no keys now, if it makes none.
+    pub making: &'a PagePart<()>,
     /// The key that was made just now, with its secret.
     pub made: Option<&'a ApiKey>,
     /// The reason why the last action failed.
@@ -43,10 +47,11 @@ pub fn render(visitor: &Visitor<'_>, content: &KeysPage<'_>) -> String {
         @if let Some(reason) = content.problem { (problem(reason)) }
         @if let Some(made) = content.made { (made_key(made)) }
         (part(content.keys, |found| list(visitor, &found.results)))
-        (form(visitor))
+        (form(visitor, content.making))
         section aria-labelledby="browsers" {
             h2 #browsers { "Signed-in browsers" }
             (part(content.browsers, |found| browsers(visitor, found)))
+            @if content.may_end_sessions { (sign_out_everywhere(visitor)) }
         }
     };
     page("Keys", Section::Keys, visitor, &body)
@@ -109,7 +114,16 @@ fn rights(key: &ApiKey) -> String {
     names.join(", ")
 }
 
-fn form(visitor: &Visitor<'_>) -> Markup {
+fn form(visitor: &Visitor<'_>, making: &PagePart<()>) -> Markup {
+    html! {
+        section aria-labelledby="new-key" {
+            h2 #new-key { "New key" }
+            (part(making, |()| new_key(visitor)))
+        }
+    }
+}
+
+fn new_key(visitor: &Visitor<'_>) -> Markup {
     let about = |right: KeyRight| match right {
         KeyRight::Jobs => "submit and cancel jobs",
         KeyRight::Chat => "ask models",
@@ -118,26 +132,25 @@ fn form(visitor: &Visitor<'_>) -> Markup {
         KeyRight::Keys => "make and revoke keys",
     };
     html! {
-        section aria-labelledby="new-key" {
-            h2 #new-key { "New key" }
-            form.stack method="post" action="/keys" {
-                (token(visitor))
-                label for="key-name" { "Name" }
-                input #key-name name="name" required maxlength="100" autocomplete="off"
-                    placeholder="the program that will use it";
-                fieldset {
-                    legend { "Rights" }
-                    @for right in KeyRight::ALL {
-                        label.check {
-                            input type="checkbox" name="right" value=(right) checked[KeyRight::USUAL.contains(&right)];
-                            " " strong { (right) } " " span.dim { (about(right)) }
-                        }
+        form.stack method="post" action="/keys" {
+            (token(visitor))
+            label for="key-name" { "Name" }
+            input #key-name name="name" required maxlength="100" autocomplete="off"
+                placeholder="the program that will use it";
+            fieldset {
+                legend { "Rights" }
+                @for right in KeyRight::ALL {
+                    label.check {
+                        input type="checkbox" name="right" value=(right) checked[KeyRight::USUAL.contains(&right)];
+                        " " strong { (right) } " " span.dim { (about(right)) }
                     }
                 }
-                label for="days" { "Days until it ends" }
-                input #days.short name="days" type="number" min="1" max="3650" value=(USUAL_KEY_DAYS) required;
-                div { button.main type="submit" { "Make key" } }
             }
+            p.help {
+                "The key ends with this browser's session, at the latest when you sign out. For a key that lasts, run "
+                code { "muster keys new" } " on the machine that has the wallet."
+            }
+            div { button.main type="submit" { "Make key" } }
         }
     }
 }
@@ -163,10 +176,14 @@ fn browsers(visitor: &Visitor<'_>, found: &[SignedInBrowser]) -> Markup {
             }
         }
     };
+    scroll("Signed-in browsers", &table)
+}
+
+fn sign_out_everywhere(visitor: &Visitor<'_>) -> Markup {
     html! {
-        (scroll("Signed-in browsers", &table))
         form method="post" action="/sign-out/everywhere" {
             (token(visitor))
+            p.help { "This also revokes the keys that browsers have made." }
             button type="submit" { "Sign out everywhere" }
         }
     }

@@ -4,7 +4,7 @@ use muster_audit::Verdict;
 use muster_identity::Keypair;
 use muster_protocol::{Digest, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::audit_limits::MAX_APPEAL_REASON;
-use muster_response_proof::{AuditAppeal, Envelope, Text};
+use muster_response_proof::{AuditAppeal, Text, seal};
 use muster_store::StoreError;
 
 use crate::store::{AuditCheckStore, NotifiedVerdict};
@@ -63,7 +63,7 @@ pub async fn appeal(
         at: now,
         reason: Text::new(reason).map_err(|_| AppealError::LongReason)?,
     };
-    let signed = Envelope::new(&statement, |bytes| key.sign(bytes)).to_text();
+    let signed = seal(&statement, key).to_text();
     let mut appeals = Vec::new();
     for verdict in told {
         if store.put_appeal(verdict.validator, bundle, &signed, now).await? {

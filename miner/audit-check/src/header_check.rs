@@ -248,7 +248,7 @@ pub fn compare_leaf(
 #[cfg(test)]
 mod tests {
     use muster_identity::Keypair;
-    use muster_response_proof::{BucketNumber, inclusion_path, root_of};
+    use muster_response_proof::{BucketNumber, inclusion_path, root_of, seal};
     use proptest::prelude::*;
 
     use super::*;
@@ -283,7 +283,7 @@ mod tests {
             share_root: Digest::of(b""),
             canaries: Digest::of(b""),
         };
-        let envelope = Envelope::new(&stated, |bytes| validator().sign(bytes));
+        let envelope = seal(&stated, &validator());
         let shown = (0..leaves).map(|number| {
             let leaf = leaf(number);
             LeafNotice {

@@ -13,7 +13,7 @@ use muster_protocol::wire::executor_socket::ExecutorToMiner;
 use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, Digest, ValidatorKey};
 use muster_response_proof::{
-    AnswerLeaf, AuditAppeal, BucketHeader, BucketNumber, Envelope, SessionId, inclusion_path, root_of,
+    AnswerLeaf, AuditAppeal, BucketHeader, BucketNumber, Envelope, SessionId, inclusion_path, root_of, seal,
 };
 use uuid::Uuid;
 
@@ -69,7 +69,7 @@ fn header(bucket: u64, numbers: &[u64], previous: Digest) -> (HeaderNotice, Dige
         share_root: Digest::of(b""),
         canaries: Digest::of(b""),
     };
-    let envelope = Envelope::new(&stated, |bytes| validator_key().sign(bytes));
+    let envelope = seal(&stated, &validator_key());
     let leaves = numbers.iter().enumerate().map(|(position, number)| {
         let leaf = leaf(*number);
         LeafNotice {

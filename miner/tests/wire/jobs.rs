@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use muster_identity::{Keypair, verify_streaming_ready};
+use muster_identity::{Keypair, sign_frame, sign_receipt, verify_streaming_ready};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::miner::{
     AttemptNotice, GenericError, HordeFailed, StreamingDetails, StreamingJobReady,
 };
 use muster_protocol::wire::muster::CancelJob;
-use muster_protocol::wire::signing::with_validator_signature;
 use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{ExecutorClass, HordeFailureReason, JobRejectionReason, MinerKey, ParticipantType};
 
@@ -85,7 +84,7 @@ async fn a_busy_miner_and_a_class_it_has_not_are_declined() {
     other.executor_class = ExecutorClass::AlwaysOnLlmA6000;
     other.job_started_receipt_payload.executor_class = ExecutorClass::AlwaysOnLlmA6000;
     let payload = muster_protocol::ReceiptPayload::Started(other.job_started_receipt_payload.clone());
-    other.job_started_receipt_signature = validator_key().sign(&payload.signed_bytes());
+    other.job_started_receipt_signature = sign_receipt(&validator_key(), &payload);
     validator
         .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(other)))
         .await;
@@ -112,7 +111,8 @@ async fn forged_offers_are_declined() {
     let stranger = Keypair::from_uri("//Stranger").unwrap();
 
     let mut forged = initial(new_attempt(), validator.now);
-    forged.job_started_receipt_signature = stranger.sign(b"something else");
+    let payload = muster_protocol::ReceiptPayload::Started(forged.job_started_receipt_payload.clone());
+    forged.job_started_receipt_signature = sign_receipt(&stranger, &payload);
     validator
         .send_message(&ValidatorToMiner::V0InitialJobRequest(Box::new(forged)))
         .await;
@@ -131,14 +131,14 @@ async fn forged_offers_are_declined() {
     );
 
     let offer = ValidatorToMiner::V0InitialJobRequest(Box::new(initial(new_attempt(), validator.now)));
-    let frame = with_validator_signature(&offer, |bytes| stranger.sign(bytes));
+    let frame = sign_frame(&stranger, &offer);
     validator.party.send(frame).await;
     assert_eq!(
         declined(&mut validator).await.0,
         JobRejectionReason::InvalidSignature
     );
 
-    let frame = with_validator_signature(&offer, |bytes| validator_key().sign(bytes));
+    let frame = sign_frame(&validator_key(), &offer);
     validator.party.send(frame).await;
     assert_eq!(validator.receive_kind().await, "V0AcceptJobRequest");
     miner.wanted().await;

@@ -12,7 +12,7 @@ use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::account_api::CreateKey;
 use muster_protocol::rest::CreateFile;
 use muster_protocol::wire::facilitator::UserJobRequest;
-use muster_protocol::{ExecutorClass, JobId};
+use muster_protocol::{ExecutorClass, JobId, Signature};
 use muster_routing::admission::PriorRequest;
 use muster_validator::store::JobAdmission;
 use serde_json::json;
@@ -177,7 +177,7 @@ fn job(n: u128, timestamp_ns: i64) -> (UserJobRequest, String) {
     let mut request: UserJobRequest = serde_json::from_value(json!({
         "signature": {
             "signature_type": "bittensor", "signatory": user.hotkey(), "timestamp_ns": 0,
-            "signature": user.sign(b"").to_base64(), "signature_scope": "SignedFields",
+            "signature": Signature::from_bytes([1; 64]).to_base64(), "signature_scope": "SignedFields",
         },
         "uuid": JobId::from_uuid(Uuid::from_u128(n)), "executor_class": "always_on.test", "docker_image": "x",
         "args": [], "env": {}, "use_gpu": false,

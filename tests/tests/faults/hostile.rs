@@ -8,4 +8,5 @@ mod connections;
 mod machine;
 mod miners;
 mod outside_users;
+mod receipt_pages;
 mod support;

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_job};
+use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_job, sign_login};
 use muster_process::{ready, tls};
-use muster_protocol::account_api::Token;
+use muster_protocol::account_api::{LoginRequest, Token};
 use muster_protocol::rest::{CreateJob, JobPage, JobView, events, headers};
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobStatusUpdate, ResponseStatus, ToFacilitator, UserSignature,
@@ -107,7 +107,8 @@ impl User {
         let (keys, http) = (Keypair::from_uri("//User")?, reqwest::Client::new());
         let answer: Value = http.get(replica.url("/auth/nonce")).send().await?.json().await?;
         let nonce = answer.get("nonce").and_then(Value::as_str).context("no nonce")?;
-        let body = json!({"hotkey": keys.hotkey(), "nonce": nonce, "signature": keys.sign(nonce.as_bytes()).to_bare_hex()});
+        let nonce = nonce.parse()?;
+        let body = LoginRequest::new(keys.hotkey(), sign_login(&keys, &nonce, None), &nonce);
         let login = http.post(replica.url("/auth/login")).json(&body).send().await?;
         let Token { token } = login.error_for_status()?.json().await?;
         Ok(Self { keys, http, token })

@@ -261,7 +261,7 @@ async fn each_table_of_the_validator_has_a_rule_or_a_reason() {
         at_block: 9,
         changed_at: now,
     };
-    assert!(store.begin_cycle(&settled, "").await.unwrap());
+    assert!(store.begin_cycle(&settled, None).await.unwrap());
     let bounds = RetentionBounds {
         signature_age: Duration::from_secs(300),
         catch_up: Duration::from_secs(18_000),

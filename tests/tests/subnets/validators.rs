@@ -19,6 +19,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 const DAY: Duration = Duration::from_secs(86_400);
+const HALF_AN_HOUR: Duration = Duration::from_secs(1_800);
 
 /// The address of a validator's status pages.
 fn status_address(subnet: &RunningSubnet, validator: &str) -> Result<String> {
@@ -125,7 +126,8 @@ impl Colluders {
             job_uuid,
             miner_hotkey: self.miner(),
             validator_hotkey: ValidatorKey(self.validator.hotkey()),
-            timestamp: began.max(now.minus(DAY)),
+            // Validators refuse a receipt that was signed long before the time of its page.
+            timestamp: began.max(now.minus(HALF_AN_HOUR)),
             receipt_type: StartedTag,
             executor_class: ExecutorClass::AlwaysOnTest,
             is_organic: true,

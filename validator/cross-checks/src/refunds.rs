@@ -219,7 +219,7 @@ mod tests {
             }
             let scored = async || {
                 let paid = store
-                    .finished_between(BlockNumber(1), BlockNumber(9))
+                    .finished_between(BlockNumber(1), BlockNumber(9), &mut |_| true)
                     .await
                     .unwrap();
                 paid.iter().map(|paid| paid.receipt.job_uuid).collect::<Vec<_>>()

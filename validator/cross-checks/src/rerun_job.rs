@@ -55,6 +55,7 @@ fn image_terms(
 #[cfg(test)]
 mod tests {
     use muster_identity::verify_job;
+    use muster_protocol::Signature;
     use muster_protocol::job::MetricRule;
     use serde_json::json;
     use uuid::Uuid;
@@ -70,7 +71,7 @@ mod tests {
         let value = json!({
             "signature": {
                 "signature_type": "bittensor", "signatory": user.hotkey(), "timestamp_ns": 1,
-                "signature": user.sign(b"").to_base64(), "signature_scope": "SignedFields",
+                "signature": Signature::from_bytes([1; 64]).to_base64(), "signature_scope": "SignedFields",
             },
             "uuid": Uuid::from_u128(1), "executor_class": "always_on.test", "docker_image": "alpine",
             "args": ["x"], "env": {"A": "b"}, "use_gpu": false, "artifacts_dir": "/artifacts",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_identity::{Keypair, open_credentials, seal_credentials};
+use muster_identity::{Keypair, open_credentials, seal_credentials, sign_frame, sign_receipt};
 use muster_protocol::job::{AttemptPlan, MAX_JOB_SECS};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag,
@@ -15,7 +15,6 @@ use muster_protocol::wire::miner::{
     StreamingDetails,
 };
 use muster_protocol::wire::muster::{CancelJob, OfferExtension};
-use muster_protocol::wire::signing::with_validator_signature;
 use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{
     AttemptId, Feature, FeatureSet, MinerKey, ParticipantType, Receipt, ReceiptKind, ReceiptPayload,
@@ -41,7 +40,7 @@ pub struct IssuedReceipt {
 
 impl IssuedReceipt {
     fn sign(keypair: &Keypair, payload: ReceiptPayload) -> Self {
-        let validator_signature = keypair.sign(&payload.signed_bytes());
+        let validator_signature = sign_receipt(keypair, &payload);
         Self {
             offered: OfferedReceipt {
                 payload,
@@ -279,7 +278,7 @@ impl OutgoingMessages<'_> {
             message,
             ValidatorToMiner::V0InitialJobRequest(_) | ValidatorToMiner::V0JobRequest(_)
         ) {
-            with_validator_signature(message, |bytes| self.keypair.sign(bytes))
+            sign_frame(self.keypair, message)
         } else {
             encode(message)
         }

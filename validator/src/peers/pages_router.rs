@@ -21,6 +21,7 @@ use muster_store::StoreError;
 use muster_verdict_exchange::{ExchangePages, page_routes};
 use tokio::net::TcpListener;
 
+use crate::snapshot_body::snapshot_body;
 use crate::validator_state::ValidatorState;
 
 /// Lines of a page in one answer; the next request asks for the rest.
@@ -114,7 +115,11 @@ async fn seen_statement(State(state): State<Arc<ValidatorState>>, Path(digest): 
 }
 
 async fn snapshot(State(state): State<Arc<ValidatorState>>, Path(digest): Path<Digest>) -> Response {
-    json_text(state.store.scoring_snapshot(digest).await)
+    match snapshot_body(&state.store, digest).await {
+        Ok(Some(body)) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
+        Ok(None) => StatusCode::NOT_FOUND.into_response(),
+        Err(error) => unreadable(&error),
+    }
 }
 
 fn json_text(read: Result<Option<String>, StoreError>) -> Response {

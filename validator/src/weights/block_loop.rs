@@ -161,8 +161,8 @@ impl WeightSetter {
                     tracing::warn!(cycle = %span.cycle, "the cycle is scored once the burns of its blocks are read");
                     return Ok(None);
                 };
-                let cycle = self.score_cycle(span, &chain, &burned).await?;
-                if cycle.state == CycleState::Pending {
+                let scored = self.score_cycle(span, &chain, &burned).await?;
+                if let Some(cycle) = scored.filter(|cycle| cycle.state == CycleState::Pending) {
                     self.submit_weights(cycle, &chain).await?;
                 }
                 Ok(None)

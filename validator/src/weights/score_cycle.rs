@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_audit_runner::consequences;
 use muster_chain::{BlockNumber, Epoch, Metagraph, Uid};
 use muster_cross_checks::quality_factors;
+use muster_process::error::Causes;
 use muster_protocol::{ErrorCode, Hotkey, ValidatorKey};
+use muster_receipts::ReceiptTally;
 use muster_scoring::{
     DeferredWork, MainHotkey, Neuron, OnchainWeight, PaidReceipt, PastCycle, PastPoints, SNAPSHOT_FORMAT,
     Score, ScoredSpan, ScoringRules, ScoringSnapshot, VESTING_CYCLES, agree_main_hotkeys, credit_burns,
@@ -18,7 +20,8 @@ use super::WeightSetter;
 use super::capacity_votes::settle_waiting;
 use super::chain_snapshot::ChainSnapshot;
 use crate::config::ScoringConfig;
-use crate::store::{CycleState, StoredCycle};
+use crate::receipt_bounds::ReceiptBounds;
+use crate::store::{CycleState, GatheredFinish, StoredCycle};
 use muster_subnet_view::cycle_duties::BlockSpan;
 
 /// The duration of a block where the chain does not have it, in milliseconds: Bittensor's.
@@ -29,13 +32,14 @@ const MAX_EXCUSES: usize = 100_000;
 
 impl WeightSetter {
     /// Scores the work of a span of blocks and stores the cycle with its snapshot. The cycle is pending if it has
-    /// weights to set. `burned` is the rao that each account has burned in these blocks.
+    /// weights to set. `burned` is the rao that each account has burned in these blocks. `None` if the store refuses a
+    /// value of the cycle: then there is no cycle, and a later block is the time of the next try.
     pub(super) async fn score_cycle(
         &self,
         span: BlockSpan,
         chain: &ChainSnapshot,
         burned: &BTreeMap<Hotkey, u64>,
-    ) -> Result<StoredCycle, StoreError> {
+    ) -> Result<Option<StoredCycle>, StoreError> {
         let _gate = self.gate.lock().await;
         let snapshot = self.take_snapshot(span, chain, burned).await?;
         self.agree_on_epoch(span, &snapshot).await?;
@@ -43,8 +47,7 @@ impl WeightSetter {
         let waiting = self.grading.store().waiting_excuses(MAX_EXCUSES).await?;
         // A cycle may hold a million receipts, which takes too long for a thread that serves sockets.
         let scoring = tokio::task::spawn_blocking(move || {
-            let text = snapshot.to_text();
-            let digest = ScoringSnapshot::digest_of(&text);
+            let digest = snapshot.digest();
             let (scores, weights, settled) = if waiting.is_empty() {
                 let (scores, weights) = score_cycle(&snapshot);
                 (scores, weights, Vec::new())
@@ -56,9 +59,9 @@ impl WeightSetter {
                     settle_waiting(waiting, &attempts, snapshot.span.earliest),
                 )
             };
-            (scores, weights, settled, text, digest)
+            (scores, weights, settled, snapshot, digest)
         });
-        let (scores, weights, settled, text, digest) = match scoring.await {
+        let (scores, weights, settled, snapshot, digest) = match scoring.await {
             Ok(scored) => scored,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -94,8 +97,15 @@ impl WeightSetter {
             at_block: chain.block.0,
             changed_at: self.state.clock.now(),
         };
-        self.state.store.begin_cycle(&cycle, &text).await?;
-        Ok(cycle)
+        match self.state.store.begin_cycle(&cycle, snapshot.pieces()).await {
+            Ok(_) => Ok(Some(cycle)),
+            Err(refused) if refused.is_refused_value() => {
+                let code = ErrorCode::WeightsNotSet;
+                tracing::error!(%code, cycle = %span.cycle, error = %Causes(&refused), "the store refuses the scores of this cycle, so its weights are not set; the next block is the next try");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Everything that the scores of a span of blocks depend on.
@@ -106,21 +116,7 @@ impl WeightSetter {
         burned: &BTreeMap<Hotkey, u64>,
     ) -> Result<ScoringSnapshot, StoreError> {
         let store = &self.state.store;
-        let mut work = CycleWork {
-            receipts: store.finished_between(span.first, span.last).await?,
-            first: span.first,
-            blocks: block_count(span.first, span.last),
-        };
-        let mut again = Vec::new();
-        // The work of lost commits is scored again, if later work was settled already.
-        for lost in store.cycles_in(CycleState::Expired).await? {
-            if lost.last_block < span.first.0 {
-                let (first, last) = (BlockNumber(lost.first_block), BlockNumber(lost.last_block));
-                again.extend(store.finished_between(first, last).await?);
-                work.first = work.first.min(first);
-                work.blocks = work.blocks.saturating_add(block_count(first, last));
-            }
-        }
+        let (mut work, again) = self.read_work(span, chain).await?;
         let before = store
             .settled_before(span.first, VESTING_CYCLES.saturating_sub(1))
             .await?;
@@ -160,6 +156,53 @@ impl WeightSetter {
             standing: before.iter().find_map(onchain_after).unwrap_or_default(),
             owner: chain.rules.owner,
         })
+    }
+
+    /// The work of a span of blocks, without that of lost commits, which comes as a list of its own: it is scored again
+    /// if later work was settled already. Of others' receipts, those beyond their bounds are left out and counted.
+    async fn read_work(
+        &self,
+        span: BlockSpan,
+        chain: &ChainSnapshot,
+    ) -> Result<(CycleWork, Vec<PaidReceipt>), StoreError> {
+        let store = &self.state.store;
+        let expired = store.cycles_in(CycleState::Expired).await?;
+        let lost: Vec<_> = expired
+            .iter()
+            .filter(|lost| lost.last_block < span.first.0)
+            .map(|lost| (BlockNumber(lost.first_block), BlockNumber(lost.last_block)))
+            .collect();
+        let oldest = lost
+            .iter()
+            .fold(span.first, |oldest, (first, _)| oldest.min(*first));
+        let times = self.gate.block_times();
+        let bounds = ReceiptBounds::of_scoring(&self.state, &chain.metagraph, times, oldest).await?;
+        let (mut tally, mut left_out) = (ReceiptTally::default(), BTreeMap::new());
+        let mut admit = |finish: &GatheredFinish| match bounds.admit(&mut tally, finish) {
+            Ok(()) => true,
+            Err(reason) => {
+                let count: &mut u64 = left_out.entry((finish.miner, reason)).or_default();
+                *count = count.saturating_add(1);
+                false
+            }
+        };
+        let mut work = CycleWork {
+            receipts: store.finished_between(span.first, span.last, &mut admit).await?,
+            first: oldest,
+            blocks: block_count(span.first, span.last),
+        };
+        let mut again = Vec::new();
+        for (first, last) in lost {
+            again.extend(store.finished_between(first, last, &mut admit).await?);
+            work.blocks = work.blocks.saturating_add(block_count(first, last));
+        }
+        if !left_out.is_empty() {
+            for ((miner, reason), receipts) in &left_out {
+                tracing::warn!(cycle = %span.cycle, %miner, %reason, receipts, "the cycle is scored without receipts that are beyond their bounds");
+            }
+            store.count_left_out(&left_out, self.state.clock.now()).await?;
+        }
+        Ok((work, again))
     }
 
     /// The main hotkeys that miners named in the cycle of the window, with those of the cycle before.

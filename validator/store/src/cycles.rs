@@ -82,12 +82,16 @@ pub struct StoredCycle {
 }
 
 impl Store {
-    /// Stores a scored cycle with the text of its snapshot; returns `false` and changes no cycle if it was scored
-    /// before. Earlier cycles whose commit was lost are settled, since this one scores their work again.
+    /// Stores a scored cycle with the pieces of its snapshot's text; returns `false` and changes no cycle if it was
+    /// scored before. Earlier cycles whose commit was lost are settled, since this one scores their work again.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn begin_cycle(&self, cycle: &StoredCycle, snapshot: &str) -> Result<bool> {
+    pub async fn begin_cycle(
+        &self,
+        cycle: &StoredCycle,
+        snapshot: impl IntoIterator<Item = String, IntoIter: Send> + Send,
+    ) -> Result<bool> {
         const OPERATION: &str = "write a scored cycle";
         let mut transaction = self.begin().await?;
         if let Some(digest) = cycle.snapshot {

@@ -1,18 +1,25 @@
-//! Receipts of all validators that were gathered from miners' pages, how far each page was read, and which lines were
-//! refused.
+//! Receipts of all validators that were gathered from miners' pages, the amount that each pair has, how far each page
+//! was read, and which lines were refused.
 
 use std::collections::BTreeMap;
 
+use futures_util::TryStreamExt as _;
 use muster_chain::BlockNumber;
 use muster_identity::Verified;
-use muster_protocol::{Digest, Receipt, ReceiptKind, ReceiptPayload, Timestamp, ValidatorKey};
+use muster_protocol::{Digest, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Timestamp, ValidatorKey};
 use muster_receipts::page_check::digest;
-use muster_receipts::{PageCursor, PageSource, ReceiptKey, ReceiptRejection, RejectionReason, key_of};
+use muster_receipts::{
+    PageCursor, PageSource, PairCycle, ReceiptAmount, ReceiptKey, ReceiptRejection, ReceiptTally,
+    RejectionReason, key_of, payload_bytes,
+};
 use muster_scoring::PaidReceipt;
-use muster_store::columns::{json_column, parse_column, read_column, time_column, to_signed, to_unsigned};
+use muster_store::columns::{parse_column, read_column, time_column, to_signed, to_unsigned};
 use serde::Serialize;
 
-use super::{Result, Store, parse_json_option, query_error, text_of};
+use super::{Result, Store, Transaction, corrupt, parse_json_option, query_error, text_of};
+
+/// The example of receipts that were read before they were left out.
+const LEFT_OUT: &str = "stored receipts that a cycle is scored without";
 
 /// The result of reading on in one page of one party.
 #[derive(Debug)]
@@ -23,12 +30,36 @@ pub struct GatheredPage {
     pub page: i64,
     /// Where the next reading of the page begins.
     pub cursor: PageCursor,
-    /// New receipts, each with the block in which it counts.
-    pub good: Vec<(Verified<Receipt>, BlockNumber)>,
+    /// New receipts, each with its place.
+    pub good: Vec<PlacedReceipt>,
     /// The refused lines.
     pub refused: Vec<ReceiptRejection>,
     /// The page of this validator's own on which its receipts among these are shown, if it serves pages.
     pub own_page: Option<i64>,
+}
+
+/// A gathered receipt with its place in the chain's blocks.
+#[derive(Debug)]
+pub struct PlacedReceipt {
+    /// The receipt, with both signatures checked.
+    pub receipt: Verified<Receipt>,
+    /// The block in which it counts.
+    pub block: BlockNumber,
+    /// The first block of the cycle in which it was signed; the quota of its pair counts by it.
+    pub cycle: u64,
+}
+
+/// A gathered finished receipt that is about to be read for the scores of a cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatheredFinish {
+    /// The validator that signed the receipt.
+    pub validator: ValidatorKey,
+    /// The miner that signed it, too.
+    pub miner: MinerKey,
+    /// When the validator signed it.
+    pub signed_at: Timestamp,
+    /// The bytes of its payload.
+    pub bytes: u64,
 }
 
 /// The lines of a party's pages that were refused for one reason, as the operator sees them.
@@ -112,8 +143,9 @@ impl Store {
         const OPERATION: &str = "keep gathered receipts";
         let mut transaction = self.begin().await?;
         let chain = transaction.chain.genesis.clone();
-        for (receipt, block) in &page.good {
-            let payload = &receipt.payload;
+        let mut added = BTreeMap::new();
+        for placed in &page.good {
+            let (receipt, payload) = (&placed.receipt, &placed.receipt.payload);
             if payload.validator() == own_key {
                 if let Some(own_page) = page.own_page {
                     transaction.put_line(receipt, own_page).await?;
@@ -130,7 +162,7 @@ impl Store {
                 .await
                 .map_err(query_error(OPERATION))?;
             }
-            sqlx::query(
+            let inserted = sqlx::query(
                 "INSERT INTO gathered (validator, attempt_id, kind, miner, payload, digest, validator_signature, \
                  miner_signature, written_at, chain, block) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
                  ON CONFLICT DO NOTHING",
@@ -145,25 +177,29 @@ impl Store {
             .bind(receipt.miner_signature.to_prefixed_hex())
             .bind(payload.timestamp().micros())
             .bind(chain.clone())
-            .bind(to_signed(block.0))
+            .bind(to_signed(placed.block.0))
             .execute(&mut *transaction.tx)
             .await
             .map_err(query_error(OPERATION))?;
+            if inserted.rows_affected() > 0 {
+                let pair = PairCycle {
+                    cycle: placed.cycle,
+                    validator: payload.validator(),
+                    miner: payload.miner(),
+                };
+                added
+                    .entry(pair)
+                    .or_insert_with(ReceiptAmount::default)
+                    .add(payload_bytes(payload));
+            }
+        }
+        for (pair, amount) in added {
+            transaction.add_amount(&pair, amount, now).await?;
         }
         for (why, (count, example)) in count_refusals(&page.refused) {
-            sqlx::query(
-                "INSERT INTO refused_receipts (miner, reason, refused, last_at, example) VALUES ($1, $2, $3, $4, $5) \
-                 ON CONFLICT (miner, reason) DO UPDATE SET refused = refused_receipts.refused + excluded.refused, \
-                 last_at = excluded.last_at, example = excluded.example",
-            )
-            .bind(page.source.to_string())
-            .bind(why.as_str())
-            .bind(count)
-            .bind(now.micros())
-            .bind(example.to_owned())
-            .execute(&mut *transaction.tx)
-            .await
-            .map_err(query_error(OPERATION))?;
+            transaction
+                .count_refused(&page.source, why, count, example, now)
+                .await?;
         }
         sqlx::query(
             "INSERT INTO pages_read (miner, page, next_byte, settled) VALUES ($1, $2, $3, $4) \
@@ -216,13 +252,79 @@ impl Store {
         read_column(&row, "kept").map(to_unsigned)
     }
 
-    pub(super) async fn others_finished_between(
+    /// The amounts that are kept of the pairs of this party, for receipts that were signed in these cycles, both ends
+    /// included and named by their first blocks.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn gathered_amounts(&self, party: &PageSource, first: u64, last: u64) -> Result<ReceiptTally> {
+        let query = match party {
+            PageSource::Miner(_) => {
+                "SELECT cycle, validator, miner, receipts, bytes FROM gathered_amounts \
+                 WHERE chain = $1 AND miner = $2 AND cycle >= $3 AND cycle <= $4"
+            }
+            PageSource::Validator(_) => {
+                "SELECT cycle, validator, miner, receipts, bytes FROM gathered_amounts \
+                 WHERE chain = $1 AND validator = $2 AND cycle >= $3 AND cycle <= $4"
+            }
+        };
+        let rows = sqlx::query(query)
+            .bind(self.chain().genesis)
+            .bind(party.hotkey().to_string())
+            .bind(to_signed(first))
+            .bind(to_signed(last))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(query_error("read how many receipts were gathered"))?;
+        let amount = |row| {
+            let pair = PairCycle {
+                cycle: to_unsigned(read_column(row, "cycle")?),
+                validator: parse_column(row, "validator")?,
+                miner: parse_column(row, "miner")?,
+            };
+            let amount = ReceiptAmount {
+                receipts: to_unsigned(read_column(row, "receipts")?),
+                bytes: to_unsigned(read_column(row, "bytes")?),
+            };
+            Ok((pair, amount))
+        };
+        rows.iter()
+            .map(amount)
+            .collect::<Result<_>>()
+            .map(ReceiptTally::new)
+    }
+
+    /// Counts gathered receipts that were left out of a cycle's scores, by miner and reason.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn count_left_out(
         &self,
+        left_out: &BTreeMap<(MinerKey, RejectionReason), u64>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut transaction = self.begin().await?;
+        for ((miner, why), count) in left_out {
+            let count = i64::try_from(*count).unwrap_or(i64::MAX);
+            transaction
+                .count_refused(&PageSource::Miner(*miner), *why, count, LEFT_OUT, now)
+                .await?;
+        }
+        transaction.commit("count receipts that were left out").await
+    }
+
+    /// Adds the finished receipts of others that count in these blocks, as far as `admit` takes them.
+    pub(super) async fn add_others_finished(
+        &self,
+        paid: &mut Vec<PaidReceipt>,
         first: BlockNumber,
         last: BlockNumber,
-    ) -> Result<Vec<PaidReceipt>> {
-        let rows = sqlx::query(
-            "SELECT f.payload, s.payload AS start FROM gathered f LEFT JOIN gathered s \
+        admit: &mut (dyn FnMut(&GatheredFinish) -> bool + Send),
+    ) -> Result<()> {
+        const OPERATION: &str = "read the receipts of a cycle";
+        let mut rows = sqlx::query(
+            "SELECT f.validator, f.miner, f.written_at, f.payload, s.payload AS start FROM gathered f \
+             LEFT JOIN gathered s \
              ON s.validator = f.validator AND s.attempt_id = f.attempt_id AND s.kind = $5 \
              WHERE f.kind = $1 AND f.block >= $2 AND f.block <= $3 AND f.chain = $4 \
              AND NOT EXISTS (SELECT 1 FROM receipts r WHERE r.attempt_id = f.attempt_id AND r.kind = f.kind AND r.payload = f.payload) \
@@ -233,20 +335,76 @@ impl Store {
         .bind(to_signed(last.0))
         .bind(self.chain().genesis)
         .bind(ReceiptKind::Started.as_str())
-        .fetch_all(&self.pool)
-        .await
-        .map_err(query_error("read the receipts of a cycle"))?;
-        let paid = |row| {
-            let class = match parse_json_option(row, "start")? {
+        .fetch(&self.pool);
+        while let Some(row) = rows.try_next().await.map_err(query_error(OPERATION))? {
+            let payload: String = read_column(&row, "payload")?;
+            let finish = GatheredFinish {
+                validator: parse_column(&row, "validator")?,
+                miner: parse_column(&row, "miner")?,
+                signed_at: time_column(&row, "written_at")?,
+                bytes: u64::try_from(payload.len()).unwrap_or(u64::MAX),
+            };
+            if !admit(&finish) {
+                continue;
+            }
+            let class = match parse_json_option(&row, "start")? {
                 Some(ReceiptPayload::Started(started)) => Some(started.executor_class),
                 Some(ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_)) | None => None,
             };
-            Ok(PaidReceipt {
-                receipt: json_column(row, "payload")?,
+            paid.push(PaidReceipt {
+                receipt: serde_json::from_str(&payload).map_err(|error| corrupt("payload", &error))?,
                 class,
-            })
-        };
-        rows.iter().map(paid).collect()
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Transaction {
+    /// Adds to what is kept of a pair in a cycle.
+    async fn add_amount(&mut self, pair: &PairCycle, amount: ReceiptAmount, now: Timestamp) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO gathered_amounts (chain, validator, miner, cycle, receipts, bytes, written_at) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (chain, validator, miner, cycle) DO UPDATE SET \
+             receipts = gathered_amounts.receipts + excluded.receipts, \
+             bytes = gathered_amounts.bytes + excluded.bytes, written_at = excluded.written_at",
+        )
+        .bind(self.chain.genesis.clone())
+        .bind(pair.validator.to_string())
+        .bind(pair.miner.to_string())
+        .bind(to_signed(pair.cycle))
+        .bind(to_signed(amount.receipts))
+        .bind(to_signed(amount.bytes))
+        .bind(now.micros())
+        .execute(&mut *self.tx)
+        .await
+        .map_err(query_error("count gathered receipts"))?;
+        Ok(())
+    }
+
+    /// Adds to the number of refused lines of a party's pages.
+    async fn count_refused(
+        &mut self,
+        source: &PageSource,
+        why: RejectionReason,
+        count: i64,
+        example: &str,
+        now: Timestamp,
+    ) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO refused_receipts (miner, reason, refused, last_at, example) VALUES ($1, $2, $3, $4, $5) \
+             ON CONFLICT (miner, reason) DO UPDATE SET refused = refused_receipts.refused + excluded.refused, \
+             last_at = excluded.last_at, example = excluded.example",
+        )
+        .bind(source.to_string())
+        .bind(why.as_str())
+        .bind(count)
+        .bind(now.micros())
+        .bind(example.to_owned())
+        .execute(&mut *self.tx)
+        .await
+        .map_err(query_error("count refused receipts"))?;
+        Ok(())
     }
 }
 

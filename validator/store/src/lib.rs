@@ -56,7 +56,7 @@ pub use collateral::{BookedTransfers, SlashState, StoredBalance, StoredBook, Sto
 pub use cycles::{CycleState, StoredCycle};
 pub use epochs::NamedBlocks;
 pub use final_report::ended_attempts;
-pub use gathered_receipts::{GatheredPage, RefusedView};
+pub use gathered_receipts::{GatheredFinish, GatheredPage, PlacedReceipt, RefusedView};
 pub use job_views::{AttemptView, JobView, OutcomeView};
 pub use jobs::{JobAdmission, StoredJob};
 pub use ledger::restore_ledger;
@@ -155,6 +155,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             35,
             "own prompts and news",
             include_str!("../migrations/0035_own_prompts_and_news.sql"),
+        ),
+        (
+            36,
+            "receipt quotas",
+            include_str!("../migrations/0036_receipt_quotas.sql"),
         ),
     ])
 });

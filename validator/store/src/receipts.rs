@@ -11,7 +11,7 @@ use muster_store::columns::{json_column, read_column, to_signed, to_unsigned};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{Draft, Result, Store, corrupt, query_error, text_of};
+use super::{Draft, GatheredFinish, Result, Store, corrupt, query_error, text_of};
 
 /// The stored block of a receipt that was issued before the chain answered.
 const NO_BLOCK: i64 = -1;
@@ -138,13 +138,19 @@ impl Store {
     }
 
     /// The finished receipts that count in these blocks, both ends included: this validator's own without those of
-    /// refunded attempts, then those of others.
+    /// refunded attempts, then those of others that `admit` takes. They are read one by one, so what is not taken needs
+    /// no memory.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn finished_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<PaidReceipt>> {
+    pub async fn finished_between(
+        &self,
+        first: BlockNumber,
+        last: BlockNumber,
+        admit: &mut (dyn FnMut(&GatheredFinish) -> bool + Send),
+    ) -> Result<Vec<PaidReceipt>> {
         let mut paid = self.own_finished_between(first, last).await?;
-        paid.extend(self.others_finished_between(first, last).await?);
+        self.add_others_finished(&mut paid, first, last, admit).await?;
         Ok(paid)
     }
 

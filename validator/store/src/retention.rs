@@ -349,7 +349,7 @@ impl Store {
             .min(gathered_needed),
             cycles: of(
                 config.cycles,
-                &["cycles", "scoring_snapshots"],
+                &["cycles", "scoring_snapshots", "scoring_snapshot_pieces"],
                 newest!("cycles", "changed_at"),
             )
             .await?,
@@ -447,6 +447,14 @@ impl RetentionCutoffs {
                 "scoring_snapshots",
                 "DELETE FROM scoring_snapshots WHERE digest IN (SELECT s.digest FROM scoring_snapshots AS s \
                  WHERE NOT EXISTS (SELECT 1 FROM cycles AS c WHERE c.snapshot = s.digest) LIMIT $1)",
+                [],
+            ),
+            // The pieces of a snapshot are written together with it.
+            rows(
+                "scoring_snapshot_pieces",
+                "DELETE FROM scoring_snapshot_pieces WHERE (digest, piece) IN (SELECT p.digest, p.piece \
+                 FROM scoring_snapshot_pieces AS p \
+                 WHERE NOT EXISTS (SELECT 1 FROM scoring_snapshots AS s WHERE s.digest = p.digest) LIMIT $1)",
                 [],
             ),
             // The chain of a batch is not stored, and the numbers of blocks grow on every chain.
@@ -628,6 +636,9 @@ impl RetentionCutoffs {
                 [self.oldest_turn],
             ),
             AgedRows::new("pages_read", "miner, page", "page").before(self.oldest_page),
+            // By then a receipt of the cycle is too old to be accepted.
+            AgedRows::new("gathered_amounts", "chain, validator, miner, cycle", "written_at")
+                .before(self.gathered.micros()),
             rows(
                 "receipt_lines",
                 "DELETE FROM receipt_lines WHERE (page, first) IN \

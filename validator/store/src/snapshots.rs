@@ -1,4 +1,4 @@
-//! The snapshots by which cycles were scored, by their digests.
+//! The snapshots by which cycles were scored, by their digests. A text lies in pieces.
 
 use muster_protocol::Digest;
 
@@ -6,17 +6,30 @@ use super::{Result, Store, Transaction, query_error};
 use muster_store::columns::read_column;
 
 impl Store {
-    /// The canonical text of a snapshot; `None` if there is none with this digest, or no more.
+    /// A piece of a snapshot's canonical text, counted from 0; `None` if there is no snapshot with this digest, or no
+    /// more, and behind its last piece.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn scoring_snapshot(&self, digest: Digest) -> Result<Option<String>> {
-        let row = sqlx::query("SELECT body FROM scoring_snapshots WHERE digest = $1")
-            .bind(digest.to_string())
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(query_error("read a scoring snapshot"))?;
-        row.map(|row| read_column(&row, "body")).transpose()
+    pub async fn snapshot_piece(&self, digest: Digest, piece: u32) -> Result<Option<String>> {
+        let row = match piece {
+            0 => {
+                sqlx::query("SELECT body FROM scoring_snapshots WHERE digest = $1")
+                    .bind(digest.to_string())
+                    .fetch_optional(&self.pool)
+                    .await
+            }
+            piece => {
+                sqlx::query("SELECT body FROM scoring_snapshot_pieces WHERE digest = $1 AND piece = $2")
+                    .bind(digest.to_string())
+                    .bind(i64::from(piece))
+                    .fetch_optional(&self.pool)
+                    .await
+            }
+        };
+        row.map_err(query_error("read a scoring snapshot"))?
+            .map(|row| read_column(&row, "body"))
+            .transpose()
     }
 
     /// The genesis hash of the chain that the cycles belong to; empty if no chain ever answered.
@@ -36,14 +49,35 @@ pub fn genesis_digest(text: &str) -> Option<Digest> {
 }
 
 impl Transaction {
-    /// Stores a snapshot, unless it is there already.
-    pub(super) async fn put_snapshot(&mut self, digest: Digest, body: &str) -> Result<()> {
-        sqlx::query("INSERT INTO scoring_snapshots (digest, body) VALUES ($1, $2) ON CONFLICT DO NOTHING")
-            .bind(digest.to_string())
-            .bind(body.to_owned())
-            .execute(&mut *self.tx)
-            .await
-            .map_err(query_error("write a scoring snapshot"))?;
+    /// Stores the pieces of a snapshot's text, unless it is there already. An engine bounds the length of one value,
+    /// and one piece at a time is in memory.
+    pub(super) async fn put_snapshot(
+        &mut self,
+        digest: Digest,
+        pieces: impl IntoIterator<Item = String, IntoIter: Send>,
+    ) -> Result<()> {
+        const OPERATION: &str = "write a scoring snapshot";
+        let mut pieces = pieces.into_iter();
+        let written = sqlx::query(
+            "INSERT INTO scoring_snapshots (digest, body) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+        )
+        .bind(digest.to_string())
+        .bind(pieces.next().unwrap_or_default())
+        .execute(&mut *self.tx)
+        .await
+        .map_err(query_error(OPERATION))?;
+        if written.rows_affected() == 0 {
+            return Ok(());
+        }
+        for (number, piece) in (1_i64..).zip(pieces) {
+            sqlx::query("INSERT INTO scoring_snapshot_pieces (digest, piece, body) VALUES ($1, $2, $3)")
+                .bind(digest.to_string())
+                .bind(number)
+                .bind(piece)
+                .execute(&mut *self.tx)
+                .await
+                .map_err(query_error(OPERATION))?;
+        }
         Ok(())
     }
 }

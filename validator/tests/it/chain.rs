@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use muster_chain::{ChainClient, Netuid, Uid};
-use muster_identity::Keypair;
+use muster_identity::{Keypair, sign_receipt};
 use muster_process::{Clock as _, SharedClock, SystemClock, Tasks};
 use muster_protocol::job::{Attempt, AttemptPlan, Outcome};
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag};
@@ -80,7 +80,7 @@ async fn pay(url: &str, client: &Arc<ChainClient>, netuid: Netuid, ordinal: u64)
         score_str: "3.000000".to_owned(),
         block_numbers: vec![],
     });
-    let validator_signature = key("Alice").sign(&payload.signed_bytes());
+    let validator_signature = sign_receipt(&key("Alice"), &payload);
     let receipt = IssuedReceipt {
         offered: OfferedReceipt {
             payload,
@@ -104,7 +104,7 @@ fn beginning(job: JobId, now: Timestamp) -> NewAttempt {
         is_organic: true,
         ttl: 1,
     });
-    let validator_signature = key("Alice").sign(&payload.signed_bytes());
+    let validator_signature = sign_receipt(&key("Alice"), &payload);
     NewAttempt {
         attempt: attempt(job, now),
         receipt: IssuedReceipt {

@@ -38,6 +38,8 @@ mod grading;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod hostile_pages;
+#[cfg(test)]
 mod killed;
 #[cfg(test)]
 mod main_hotkeys;

@@ -32,8 +32,8 @@ use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, 
 use muster_protocol::wire::facilitator::{HordeFailureDetails, RejectionDetails, UserJobRequest};
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{
-    AttemptId, ExecutorClass, Hotkey, JobId, JobStatus, MinerKey, ReceiptPayload, Signature, Timestamp,
-    ValidatorKey,
+    AttemptId, Digest, ExecutorClass, Hotkey, JobId, JobStatus, MinerKey, ReceiptPayload, Signature,
+    Timestamp, ValidatorKey,
 };
 use muster_routing::admission::PriorRequest;
 use muster_routing::{AttemptMark, RouteDecision};
@@ -43,7 +43,7 @@ use muster_validator::store::{
     AttemptChange, IssuedReceipt, JobAdmission, MIGRATIONS, NewAttempt, Store, StoredAttempt,
 };
 use serde_json::json;
-use sqlx::Row as _;
+use sqlx::{AnyPool, Row as _};
 use uuid::Uuid;
 
 const NOW: fn(i64) -> Timestamp = Timestamp::from_secs;
@@ -71,6 +71,35 @@ fn finished(attempt: u128, of: u8, score: &str) -> FinishedReceipt {
         time_took_us: 1,
         score_str: score.to_owned(),
         block_numbers: vec![],
+    }
+}
+
+/// The whole text of a snapshot; `None` if there is none with this digest.
+async fn snapshot_text(store: &Store, digest: Digest) -> Option<String> {
+    let mut text = store.snapshot_piece(digest, 0).await.unwrap()?;
+    for piece in 1.. {
+        match store.snapshot_piece(digest, piece).await.unwrap() {
+            Some(piece) => text.push_str(&piece),
+            None => break,
+        }
+    }
+    Some(text)
+}
+
+/// Makes the engine refuse every further cycle as too long a value.
+pub(crate) async fn refuse_cycles(pool: &AnyPool, engine: &str) {
+    let statements: &[&'static str] = match engine {
+        "sqlite" => &[
+            "CREATE TRIGGER too_long BEFORE INSERT ON cycles BEGIN SELECT LENGTH(zeroblob(2000000000)); END",
+        ],
+        _ => &[
+            "CREATE FUNCTION too_long() RETURNS trigger AS \
+             'BEGIN RAISE EXCEPTION ''too long'' USING ERRCODE = ''54000''; END' LANGUAGE plpgsql",
+            "CREATE TRIGGER too_long BEFORE INSERT ON cycles FOR EACH ROW EXECUTE FUNCTION too_long()",
+        ],
+    };
+    for statement in statements {
+        sqlx::raw_sql(*statement).execute(pool).await.unwrap();
     }
 }
 
@@ -313,7 +342,7 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
 
         let between = async |first, last| {
             store
-                .finished_between(BlockNumber(first), BlockNumber(last))
+                .finished_between(BlockNumber(first), BlockNumber(last), &mut |_| true)
                 .await
                 .unwrap()
                 .len()

@@ -3,7 +3,7 @@
 use muster_audit::{UnprovenReason, Verdict};
 use muster_identity::{Keypair, verify};
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
-use muster_response_proof::{Envelope, LayoutError, Sealable, Text};
+use muster_response_proof::{Envelope, LayoutError, Sealable, Text, seal};
 
 /// The longest name of a planted cheat, in bytes.
 pub const MAX_KIND: usize = 64;
@@ -74,7 +74,7 @@ impl ValidatorStatement for SelfTestStatement {
 
 /// Signs a statement; the text form is base64 of its bytes and of the signature.
 pub fn sign_text<T: Sealable>(keypair: &Keypair, statement: &T) -> String {
-    Envelope::new(statement, |bytes| keypair.sign(bytes)).to_text()
+    seal(statement, keypair).to_text()
 }
 
 /// Reads a statement of this validator about this subnet; `None` if it is another one, or the validator did not sign

@@ -4,7 +4,7 @@
 //! finalised blocks that may hold it; a signature is valid for 32 blocks. Its fate is unknown only if those blocks
 //! cannot be read either. This module never submits a call twice.
 
-use muster_identity::Keypair;
+use muster_identity::{Keypair, SigningMessage};
 use muster_protocol::{BlockNumber, Rao};
 use subxt::config::SubstrateConfig;
 use subxt::config::substrate::{AccountId32, H256, MultiSignature};
@@ -35,7 +35,12 @@ impl Signer<SubstrateConfig> for KeySigner<'_> {
     }
 
     fn sign(&self, payload: &[u8]) -> MultiSignature {
-        MultiSignature::Sr25519(*self.0.sign(payload).as_bytes())
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "this is the chain's client, and the payload is what its library encoded"
+        )]
+        let message = SigningMessage::extrinsic(payload);
+        MultiSignature::Sr25519(*self.0.sign(&message).as_bytes())
     }
 }
 

@@ -8,11 +8,14 @@ use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::wire::signing::{
     SignedFrame, SignedJobFields, full_request_digest, full_request_object_digest, streaming_ready,
+    with_validator_signature,
 };
+use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{AttemptId, MinerKey, Signature, UserKey, ValidatorKey};
 use serde_json::{Value, json};
 
 use crate::key::Keypair;
+use crate::signing_message::SigningMessage;
 use crate::verified::Verified;
 use crate::verify::{Party, VerifyError, require, verify};
 
@@ -22,7 +25,7 @@ pub fn sign_job(user: &Keypair, fields: &SignedJobFields, timestamp_ns: i64) -> 
         signature_type: BittensorSignature,
         signatory: UserKey(user.hotkey()),
         timestamp_ns,
-        signature: user.sign(&fields.digest(timestamp_ns)),
+        signature: user.sign(&SigningMessage::built(fields.digest(timestamp_ns))),
         signature_scope: SignatureScope::SignedFields,
     }
 }
@@ -30,7 +33,7 @@ pub fn sign_job(user: &Keypair, fields: &SignedJobFields, timestamp_ns: i64) -> 
 /// Signs the terms of a job as its user. `job` is the job's signed digest (`SignedJobFields::digest`), so the terms are
 /// good for this one job.
 pub fn sign_terms(user: &Keypair, terms: &JobTerms, job: &[u8; 64]) -> Signature {
-    user.sign(&terms.digest(job))
+    user.sign(&SigningMessage::built(terms.digest(job)))
 }
 
 /// Checks the user's signatures of a job over the fields and the terms as they arrived.
@@ -88,7 +91,7 @@ pub fn sign_request(user: &Keypair, body: &Value, timestamp_ns: i64) -> UserSign
         signature_type: BittensorSignature,
         signatory: UserKey(user.hotkey()),
         timestamp_ns,
-        signature: user.sign(&full_request_digest(timestamp_ns, body)),
+        signature: user.sign(&SigningMessage::built(full_request_digest(timestamp_ns, body))),
         signature_scope: SignatureScope::FullRequest,
     }
 }
@@ -148,6 +151,12 @@ pub enum FrameSignature {
     Valid,
 }
 
+/// The frame of a job request for a miner, with the `validator_signature` of compute-horde 0.0.27 over the whole
+/// object.
+pub fn sign_frame(validator: &Keypair, message: &ValidatorToMiner) -> String {
+    with_validator_signature(message, |bytes| validator.sign(&SigningMessage::built(bytes)))
+}
+
 /// Checks the `validator_signature` of a frame, if it carries one.
 ///
 /// # Errors
@@ -168,7 +177,12 @@ pub fn sign_streaming_ready(
     port: u16,
     certificate: &str,
 ) -> Signature {
-    miner.sign(&streaming_ready(attempt, ip, port, certificate))
+    miner.sign(&SigningMessage::built(streaming_ready(
+        attempt,
+        ip,
+        port,
+        certificate,
+    )))
 }
 
 /// Checks a miner's signature over the address of a streaming job.
@@ -214,7 +228,7 @@ mod tests {
             let details = body.get("details").filter(|value| !value.is_null()).cloned();
             let text = sign_request(&user, &body, 7);
             let object = UserSignature {
-                signature: user.sign(&full_request_object_digest(7, &body)),
+                signature: user.sign(&SigningMessage::built(full_request_object_digest(7, &body))),
                 ..text.clone()
             };
             for signature in [text, object] {

@@ -6,6 +6,8 @@ use muster_protocol::{Hotkey, Signature};
 use sp_core::Pair as _;
 use sp_core::sr25519;
 
+use crate::signing_message::SigningMessage;
+
 /// The text or bytes are not a secret. The error quotes nothing of the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
@@ -83,12 +85,12 @@ impl Keypair {
     }
 
     /// Signs `message` in Substrate's context. Two signatures of one message differ because each holds randomness.
-    pub fn sign(&self, message: &[u8]) -> Signature {
-        Signature::from_bytes(self.0.sign(message).0)
+    pub fn sign(&self, message: &SigningMessage) -> Signature {
+        Signature::from_bytes(self.0.sign(message.as_bytes()).0)
     }
 
-    /// The pair itself, for the chain client's extrinsics.
-    pub fn pair(&self) -> &sr25519::Pair {
+    /// The pair itself, for what is no signature: sealed texts and proven outputs.
+    pub(crate) fn pair(&self) -> &sr25519::Pair {
         &self.0
     }
 }
@@ -138,7 +140,8 @@ mod tests {
         assert_eq!(Keypair::from_seed(seed).hotkey(), pair.hotkey());
         let again = Keypair::from_expanded(&pair.expanded()).unwrap();
         assert_eq!(again.hotkey(), pair.hotkey());
-        assert!(crate::verify(&pair.hotkey(), b"x", &again.sign(b"x")));
+        let signature = again.sign(&SigningMessage::built(b"x"));
+        assert!(crate::verify(&pair.hotkey(), b"x", &signature));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use muster_protocol::login::{LoginHost, NonceText};
 use muster_protocol::wire::facilitator::Authentication;
 use muster_protocol::wire::miner::ValidatorAuth;
 use muster_protocol::wire::muster::ChallengeNonce;
@@ -9,6 +10,7 @@ use muster_protocol::wire::signing;
 use muster_protocol::{ErrorCode, Hotkey, MinerKey, Signature, Timestamp, UserKey, ValidatorKey};
 
 use crate::key::Keypair;
+use crate::signing_message::SigningMessage;
 use crate::verified::Verified;
 use crate::verify::{Party, VerifyError, require, verify};
 
@@ -48,7 +50,11 @@ pub fn sign_validator_auth(validator: &Keypair, miner: MinerKey, now: Timestamp)
         validator_hotkey,
         miner_hotkey: miner,
         timestamp,
-        signature: validator.sign(&signing::validator_auth(validator_hotkey, miner, timestamp)),
+        signature: validator.sign(&SigningMessage::built(signing::validator_auth(
+            validator_hotkey,
+            miner,
+            timestamp,
+        ))),
     }
 }
 
@@ -92,7 +98,7 @@ pub fn sign_facilitator_auth(validator: &Keypair) -> Authentication {
     let key = validator.hotkey();
     Authentication {
         public_key: hex::encode(key.as_bytes()),
-        signature: validator.sign(key.as_bytes()),
+        signature: validator.sign(&SigningMessage::built(*key.as_bytes())),
     }
 }
 
@@ -113,7 +119,7 @@ pub fn verify_facilitator_auth(auth: &Authentication) -> Result<Verified<Validat
 /// A validator's answer to its facilitator's challenge, which proves that its greeting was not replayed.
 pub fn answer_challenge(validator: &Keypair, nonce: &ChallengeNonce) -> Signature {
     let key = ValidatorKey(validator.hotkey());
-    validator.sign(&signing::facilitator_challenge(nonce, key))
+    validator.sign(&SigningMessage::built(signing::facilitator_challenge(nonce, key)))
 }
 
 /// Checks a validator's answer to a challenge. The caller ensures that the nonce was drawn for this connection.
@@ -130,18 +136,44 @@ pub fn verify_challenge(
     Ok(Verified::new(validator))
 }
 
-/// Checks a user's login: their signature over the text of a nonce. The caller ensures that the nonce is its own, fresh
-/// and unused.
+/// The text that a login signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoginForm {
+    /// The nonce alone, as ComputeHorde's SDK and browsers' wallets sign it. It may have been signed for another party,
+    /// which has sent it on.
+    Nonce,
+    /// The nonce with the host of one facilitator.
+    Bound,
+}
+
+/// Signs a login as its user: for the facilitator at `host` alone, or for whatever party has drawn the nonce.
+///
+/// `host` is the one that the client itself has dialled.
+pub fn sign_login(user: &Keypair, nonce: &NonceText, host: Option<&LoginHost>) -> Signature {
+    match host {
+        Some(host) => user.sign(&SigningMessage::bound_login(host, nonce)),
+        None => user.sign(&SigningMessage::login(nonce)),
+    }
+}
+
+/// Checks a user's login at the facilitator at `host`, and returns what was signed. The caller ensures that the nonce
+/// is its own, fresh and unused.
 ///
 /// # Errors
-/// The key did not sign the nonce.
+/// The key signed neither the nonce nor the nonce with this host.
 pub fn verify_login(
     user: UserKey,
-    nonce: &str,
+    nonce: &NonceText,
+    host: Option<&LoginHost>,
     signature: &Signature,
-) -> Result<Verified<UserKey>, VerifyError> {
-    require(Party::User, user.0, nonce.as_bytes(), signature)?;
-    Ok(Verified::new(user))
+) -> Result<Verified<LoginForm>, VerifyError> {
+    if let Some(host) = host
+        && verify(&user.0, nonce.bound_to(host).as_bytes(), signature)
+    {
+        return Ok(Verified::new(LoginForm::Bound));
+    }
+    require(Party::User, user.0, nonce.as_str().as_bytes(), signature)?;
+    Ok(Verified::new(LoginForm::Nonce))
 }
 
 #[cfg(test)]

@@ -1,11 +1,17 @@
 //! Receipts: offered by a validator, countersigned by a miner, checked by any party.
 
 use muster_protocol::receipt::{MAX_AHEAD, OfferedReceipt, Receipt};
-use muster_protocol::{ReceiptPayload, Timestamp};
+use muster_protocol::{ReceiptPayload, Signature, Timestamp};
 
 use crate::key::Keypair;
+use crate::signing_message::SigningMessage;
 use crate::verified::Verified;
 use crate::verify::{Party, SignatureClaim, VerifyError, require, verify_batch};
+
+/// Signs the payload of a receipt. [`offer_receipt`] and [`countersign`] also check that it names the signer.
+pub fn sign_receipt(party: &Keypair, payload: &ReceiptPayload) -> Signature {
+    party.sign(&SigningMessage::built(payload.signed_bytes()))
+}
 
 /// Signs a receipt as its validator, for the miner to countersign.
 ///
@@ -22,7 +28,7 @@ pub fn offer_receipt(
             key,
         });
     }
-    let validator_signature = validator.sign(&payload.signed_bytes());
+    let validator_signature = sign_receipt(validator, &payload);
     Ok(Verified::new(OfferedReceipt {
         payload,
         validator_signature,
@@ -44,7 +50,7 @@ pub fn countersign(
             key,
         });
     }
-    let signature = miner.sign(&offered.payload.signed_bytes());
+    let signature = sign_receipt(miner, &offered.payload);
     Ok(Verified::new(
         offered.into_inner().with_countersignature(signature),
     ))

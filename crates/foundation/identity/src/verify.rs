@@ -7,8 +7,7 @@ use muster_protocol::{ErrorCode, Hotkey, Signature, Timestamp};
 use sp_core::Pair as _;
 use sp_core::sr25519;
 
-/// The bytes that browser wallets put around a signed message, so that no page can make them sign a transaction.
-const WRAP: (&[u8], &[u8]) = (b"<Bytes>", b"</Bytes>");
+use crate::signing_message::WRAP;
 
 /// Whether `signature` is `key`'s over `message`, or over `<Bytes>` message `</Bytes>`.
 ///
@@ -162,27 +161,31 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Keypair;
+    use crate::{Keypair, SigningMessage};
+
+    fn sign(pair: &Keypair, message: &[u8]) -> Signature {
+        pair.sign(&SigningMessage::built(message))
+    }
 
     #[test]
     fn a_wallets_wrapping_is_accepted_once() {
         let pair = Keypair::from_seed([1; 32]);
         let key = pair.hotkey();
-        assert!(verify(&key, b"msg", &pair.sign(b"<Bytes>msg</Bytes>")));
+        assert!(verify(&key, b"msg", &sign(&pair, b"<Bytes>msg</Bytes>")));
         assert!(verify(
             &key,
             b"<Bytes>msg</Bytes>",
-            &pair.sign(b"<Bytes>msg</Bytes>")
+            &sign(&pair, b"<Bytes>msg</Bytes>")
         ));
-        assert!(!verify(&key, b"<Bytes>msg</Bytes>", &pair.sign(b"msg")));
-        assert!(!verify(&key, b"msg", &pair.sign(b"<Bytes>msg")));
+        assert!(!verify(&key, b"<Bytes>msg</Bytes>", &sign(&pair, b"msg")));
+        assert!(!verify(&key, b"msg", &sign(&pair, b"<Bytes>msg")));
     }
 
     #[test]
     fn bytes_that_are_no_key_or_no_signature_verify_nothing() {
         let pair = Keypair::from_seed([1; 32]);
         let no_point = Hotkey::from_bytes([0xff; 32]);
-        assert!(!verify(&no_point, b"msg", &pair.sign(b"msg")));
+        assert!(!verify(&no_point, b"msg", &sign(&pair, b"msg")));
         for byte in [0, 0x7f, 0xff] {
             assert!(!verify(
                 &pair.hotkey(),
@@ -204,7 +207,7 @@ mod tests {
         SignedText {
             key: pair.hotkey(),
             message: message.to_vec(),
-            signature: pair.sign(signed),
+            signature: sign(&pair, signed),
         }
     }
 
@@ -273,7 +276,7 @@ mod tests {
             seed: [u8; 32], message in proptest::collection::vec(any::<u8>(), 1..64), bit: usize,
         ) {
             let pair = Keypair::from_seed(seed);
-            let signature = pair.sign(&message);
+            let signature = sign(&pair, &message);
             prop_assert!(verify(&pair.hotkey(), &message, &signature));
 
             let mut other = message.clone();

@@ -3,6 +3,7 @@
 //! Used by `cargo xtask fuzz` (coverage-guided, `fuzz/` at the root) and by `tests/it/fuzz.rs` (a fixed number of
 //! seeded inputs).
 
+use muster_protocol::login::NonceText;
 use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
@@ -70,6 +71,11 @@ fn texts(input: &str) {
     }
     if let Ok(signature) = Signature::from_hex(input) {
         assert_eq!(Signature::from_hex(&signature.to_prefixed_hex()), Ok(signature));
+    }
+    if let Ok(nonce) = input.parse::<NonceText>() {
+        assert_eq!(nonce.to_string(), input);
+        assert!((78..=136).contains(&input.len()) && input.is_ascii());
+        assert!(serde_json::from_str::<serde_json::Value>(input).is_err());
     }
     if let Some(manifest) = Manifest::from_commitment(input) {
         let written = manifest.to_commitment();

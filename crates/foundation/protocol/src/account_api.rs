@@ -6,14 +6,20 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::login::NonceText;
 use crate::{Hotkey, Signature, Timestamp};
 
 /// `GET /auth/nonce`: the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Nonce))]
 pub struct LoginNonce {
-    /// Opaque text whose bytes the login signs.
+    /// The text that the login signs: 32 hex digits, `:`, 1 to 16 base-62 digits, `:`, a base64url signature.
     pub nonce: String,
+    /// The host of the facilitator's configured address, in lower case, with its port where that is not the scheme's
+    /// default. A client that dialled this host may sign `muster/login/1`, the host and the nonce, a line each, instead
+    /// of the nonce alone. Absent if no address is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// `POST /auth/login`. Fields are optional so that an error can name each missing one.
@@ -23,7 +29,8 @@ pub struct LoginRequest {
     /// The ss58 address of the user that logs in.
     #[serde(default)]
     pub hotkey: Option<String>,
-    /// The user's signature over the nonce's bytes, hex without `0x`.
+    /// The user's signature over the nonce's bytes, or over the bound text that [`LoginNonce::host`] describes; hex
+    /// without `0x`.
     #[serde(default)]
     pub signature: Option<String>,
     /// The nonce from `GET /auth/nonce`.
@@ -32,12 +39,12 @@ pub struct LoginRequest {
 }
 
 impl LoginRequest {
-    /// A login of `hotkey` with its signature over `nonce`.
-    pub fn new(hotkey: Hotkey, signature: Signature, nonce: String) -> Self {
+    /// A login of `hotkey` with its signature for `nonce`.
+    pub fn new(hotkey: Hotkey, signature: Signature, nonce: &NonceText) -> Self {
         Self {
             hotkey: Some(hotkey.to_string()),
             signature: Some(signature.to_bare_hex()),
-            nonce: Some(nonce),
+            nonce: Some(nonce.to_string()),
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod canonical;
 pub mod error_code;
 pub mod features;
 pub mod job_files;
+pub mod login;
 mod macros;
 
 pub mod class;

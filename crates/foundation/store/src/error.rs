@@ -76,6 +76,34 @@ impl StoreError {
             source: source.into(),
         }
     }
+
+    /// Whether the engine refused a value: it is too long for a field, or holds what a field cannot hold. The store
+    /// itself goes on, and the same write fails again.
+    pub fn is_refused_value(&self) -> bool {
+        match self {
+            Self::Query { source, .. } => refuses_value(source),
+            Self::Commit { source, .. } => refuses_value(source),
+            Self::Url(_)
+            | Self::File { .. }
+            | Self::Exposed { .. }
+            | Self::Open { .. }
+            | Self::Migrate(_)
+            | Self::Superseded
+            | Self::Corrupt { .. } => false,
+        }
+    }
+}
+
+/// SQLite's `SQLITE_TOOBIG`, and PostgreSQL's classes 22 (data exception) and 54 (program limit exceeded).
+fn refuses_value(error: &sqlx::Error) -> bool {
+    if matches!(error, sqlx::Error::Encode(_)) {
+        return true;
+    }
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| {
+        let is_of_class = |class: &str| code.len() == 5 && code.starts_with(class);
+        code == "18" || is_of_class("22") || is_of_class("54")
+    })
 }
 
 impl Coded for StoreError {

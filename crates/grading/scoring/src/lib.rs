@@ -38,6 +38,7 @@ mod score_cycle;
 mod score_terms;
 mod scores;
 mod snapshot;
+mod snapshot_pieces;
 mod snapshot_rows;
 #[cfg(test)]
 mod testing;
@@ -71,6 +72,7 @@ pub use scores::{MAX_LISTED, Score, Scores};
 pub use snapshot::{
     QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SnapshotError,
 };
+pub use snapshot_pieces::SnapshotPieces;
 pub use snapshot_rows::{DeferredWork, Neuron, OnchainWeight, PaidReceipt, ProvenExecutors};
 pub use vesting::{Conviction, PastCycle, PastPoints, VESTING_CYCLES};
 pub use weight_list::{follow_uids, weights_of, weights_of_onchain};

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_protocol::{Digest, ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey, canonical};
+use muster_protocol::{Digest, ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
 use crate::agreed_capacity::CapacityInputs;
@@ -147,11 +147,9 @@ struct StatedFormat {
 }
 
 impl ScoringSnapshot {
-    /// The canonical text: JSON with sorted keys and without spaces, in ASCII, as Python's
-    /// `json.dumps(snapshot, sort_keys=True, separators=(",", ":"))` writes it.
+    /// The canonical text as a whole: see [`pieces`](Self::pieces).
     pub fn to_text(&self) -> String {
-        // A struct of texts, integers and lists always has a JSON form.
-        canonical::sorted_compact_of(self).unwrap_or_default()
+        self.pieces().collect()
     }
 
     /// The digest of a canonical text, which names the snapshot.

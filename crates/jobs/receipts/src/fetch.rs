@@ -11,10 +11,11 @@ use reqwest::header::{CONTENT_RANGE, RANGE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
 
-use crate::page_plan::{MAX_PAGE, PagePart, PageRequest};
+use crate::page_plan::{PagePart, PageRequest};
 
-/// The most bytes that are read of one answer; the next request asks for the rest.
-pub const MAX_PIECE: usize = 8 * 1024 * 1024;
+/// The most bytes that are read of one answer, and that a compressed page may have once it is opened; the next request
+/// asks for the rest. Dozens of parties are read at once, and each may serve pages of the largest size.
+pub const MAX_PIECE: usize = 1024 * 1024;
 
 /// Time limit for a connection. A party that is away costs a round this time.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
@@ -62,7 +63,7 @@ pub enum FetchError {
     /// The answer is longer than it may be, or no text.
     #[error("the answer is longer than it may be, or no text")]
     Text,
-    /// The compressed page is malformed, or is longer than any page once it is opened.
+    /// The compressed page is malformed.
     #[error("the compressed page cannot be opened")]
     Archive(#[source] std::io::Error),
 }
@@ -178,7 +179,7 @@ impl Fetcher {
         Ok(piece)
     }
 
-    /// The compressed page; `None` if the miner has none.
+    /// The compressed page; `None` if the miner has none, or one that is longer than a piece.
     async fn fetch_archive(&self, address: SocketAddr, page: i64) -> Result<Option<PagePiece>, FetchError> {
         let unreachable = |source| FetchError::Unreachable { address, source };
         let answer = self
@@ -193,10 +194,9 @@ impl Fetcher {
         }
         let packed = read_body(answer, 0, MAX_PIECE).await.map_err(unreachable)?;
         if !packed.whole {
-            // A page that is longer than a piece even when compressed is read in parts.
             return Ok(None);
         }
-        decompress(&packed.bytes).map(Some)
+        decompress(&packed.bytes)
     }
 }
 
@@ -223,15 +223,15 @@ async fn read_body(mut answer: Response, skip: u64, most: usize) -> Result<PageP
     Ok(PagePiece { bytes, whole: true })
 }
 
-/// Decompresses a page. The result is bounded, since a small archive may hold any amount.
-fn decompress(packed: &[u8]) -> Result<PagePiece, FetchError> {
+/// Decompresses a page; `None` if it is longer than a piece: a small archive may hold any amount. Such a page is read
+/// in parts.
+fn decompress(packed: &[u8]) -> Result<Option<PagePiece>, FetchError> {
     let mut bytes = Vec::new();
-    let mut reader = MultiGzDecoder::new(packed).take(MAX_PAGE.saturating_add(1));
+    let most = u64::try_from(MAX_PIECE).unwrap_or(u64::MAX);
+    let mut reader = MultiGzDecoder::new(packed).take(most.saturating_add(1));
     reader.read_to_end(&mut bytes).map_err(FetchError::Archive)?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_PAGE {
-        return Err(FetchError::Archive(std::io::ErrorKind::FileTooLarge.into()));
-    }
-    Ok(PagePiece { bytes, whole: true })
+    let fits = bytes.len() <= MAX_PIECE;
+    Ok(fits.then_some(PagePiece { bytes, whole: true }))
 }
 
 #[cfg(test)]
@@ -251,15 +251,17 @@ mod tests {
 
     #[test]
     fn a_compressed_page_is_opened_up_to_its_bound() {
-        assert_eq!(decompress(&packed(b"a\nb\n")).unwrap().bytes, b"a\nb\n");
+        let opened = decompress(&packed(b"a\nb\n")).unwrap();
+        assert_eq!(opened.unwrap().bytes, b"a\nb\n");
         assert!(matches!(decompress(b"not gzip"), Err(FetchError::Archive(_))));
         let torn = packed(b"a\nb\n");
         assert!(matches!(
             decompress(&torn[..torn.len() - 4]),
             Err(FetchError::Archive(_))
         ));
-        let bomb = packed(&vec![b'x'; usize::try_from(MAX_PAGE).unwrap() + 2]);
+        assert!(decompress(&packed(&vec![b'x'; MAX_PIECE])).unwrap().is_some());
+        let bomb = packed(&vec![b'x'; 64 * MAX_PIECE]);
         assert!(bomb.len() < MAX_PIECE);
-        assert!(matches!(decompress(&bomb), Err(FetchError::Archive(_))));
+        assert_eq!(decompress(&bomb).unwrap(), None, "it is read in parts");
     }
 }

@@ -1,12 +1,12 @@
 //! Checks the lines that a miner serves: valid receipts, and a reason for every rejected line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use muster_identity::{Party, Verified, VerifyError, verify_receipts};
-use muster_protocol::receipt::SERVED_SECS;
+use muster_protocol::receipt::{MAX_AHEAD, PAGE_SECS, SERVED_SECS};
 use muster_protocol::{AttemptId, Digest, Hotkey, MinerKey, Receipt, ReceiptKind, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,12 @@ pub enum RejectionReason {
     Future,
     /// The receipt is older than miners serve theirs.
     Stale,
+    /// The receipt was signed long before or after the time of its page.
+    FarFromPage,
+    /// The receipt's validator held no permit in this epoch or the one before.
+    NoPermit,
+    /// The receipt's validator and miner have as many receipts in the cycle as their stake and executors allow.
+    OverQuota,
     /// The validator did not sign the receipt.
     ForgedValidator,
     /// The miner did not sign the receipt.
@@ -56,7 +62,7 @@ pub enum RejectionReason {
 
 impl RejectionReason {
     /// All reasons that exist.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::TooLong,
         Self::NotAReceipt,
         Self::OtherMiner,
@@ -64,6 +70,9 @@ impl RejectionReason {
         Self::OutsideLimits,
         Self::Future,
         Self::Stale,
+        Self::FarFromPage,
+        Self::NoPermit,
+        Self::OverQuota,
         Self::ForgedValidator,
         Self::ForgedMiner,
         Self::Repeated,
@@ -80,6 +89,9 @@ impl RejectionReason {
             Self::OutsideLimits => "outside_limits",
             Self::Future => "future",
             Self::Stale => "stale",
+            Self::FarFromPage => "far_from_page",
+            Self::NoPermit => "no_permit",
+            Self::OverQuota => "over_quota",
             Self::ForgedValidator => "forged_validator",
             Self::ForgedMiner => "forged_miner",
             Self::Repeated => "repeated",
@@ -98,6 +110,9 @@ impl fmt::Display for RejectionReason {
             Self::OutsideLimits => "a field lies outside its limits",
             Self::Future => "more than an hour in the future",
             Self::Stale => "older than two days",
+            Self::FarFromPage => "signed long before or after the time of its page",
+            Self::NoPermit => "of a validator without a permit in this epoch and the one before",
+            Self::OverQuota => "beyond what its validator's stake and its miner's executors can be paid for",
             Self::ForgedValidator => "not signed by its validator",
             Self::ForgedMiner => "not signed by its miner",
             Self::Repeated => "read before",
@@ -145,6 +160,7 @@ impl PageSource {
         }
     }
 
+    /// Whether this party may serve the receipt.
     fn check_owner(&self, receipt: &Receipt) -> Result<(), RejectionReason> {
         match self {
             Self::Miner(miner) if receipt.payload.miner() != *miner => Err(RejectionReason::OtherMiner),
@@ -182,12 +198,50 @@ impl Serialize for PageSource {
     }
 }
 
-/// Reads lines that `from` served. Lines that are not a receipt, or are another party's or too old, are rejected here.
+/// The rules by which the lines of one page are read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadingRules<'a> {
+    /// The party that serves the page.
+    pub source: PageSource,
+    /// The number of the page.
+    pub page: i64,
+    /// The validators whose receipts may count: those with a permit in this epoch or the one before, and the reader.
+    pub permitted: &'a BTreeSet<ValidatorKey>,
+    /// How long before the begin of its page a receipt may have been signed. Behind the end of its page it may have
+    /// been signed by [`MAX_AHEAD`], as clocks differ.
+    pub before_page: Duration,
+}
+
+impl ReadingRules<'_> {
+    /// Everything that can be said about a receipt before its signatures are checked, the cheapest first.
+    fn check(&self, receipt: &Receipt, now: Timestamp) -> Result<(), RejectionReason> {
+        self.source.check_owner(receipt)?;
+        if !self.permitted.contains(&receipt.payload.validator()) {
+            return Err(RejectionReason::NoPermit);
+        }
+        let signed = receipt.payload.timestamp();
+        if signed > now.plus(MAX_AHEAD) {
+            return Err(RejectionReason::Future);
+        }
+        if now.since(signed) > MAX_AGE {
+            return Err(RejectionReason::Stale);
+        }
+        let begin = Timestamp::from_secs(self.page.saturating_mul(PAGE_SECS));
+        let end = begin.plus(Duration::from_secs(PAGE_SECS.unsigned_abs()));
+        if signed < begin.minus(self.before_page) || signed > end.plus(MAX_AHEAD) {
+            return Err(RejectionReason::FarFromPage);
+        }
+        Ok(())
+    }
+}
+
+/// Reads the lines of a page. Lines that are not a receipt, or that the rules refuse, are rejected here: no signature
+/// of theirs is checked.
 ///
 /// The receipts can be checked once it is known which of their [keys](key_of) were read before.
 pub fn read_lines(
     lines: &[Vec<u8>],
-    from: PageSource,
+    rules: &ReadingRules<'_>,
     now: Timestamp,
 ) -> (Vec<Receipt>, Vec<ReceiptRejection>) {
     let (mut receipts, mut refused) = (Vec::with_capacity(lines.len()), Vec::new());
@@ -198,11 +252,8 @@ pub fn read_lines(
         };
         match serde_json::from_slice::<Receipt>(line) {
             Err(_) => refused.push(refuse(RejectionReason::NotAReceipt)),
-            Ok(receipt) => match from.check_owner(&receipt) {
+            Ok(receipt) => match rules.check(&receipt, now) {
                 Err(why) => refused.push(refuse(why)),
-                Ok(()) if now.since(receipt.payload.timestamp()) > MAX_AGE => {
-                    refused.push(refuse(RejectionReason::Stale));
-                }
                 Ok(()) => receipts.push(receipt),
             },
         }
@@ -286,11 +337,28 @@ fn reason(error: &VerifyError) -> RejectionReason {
     }
 }
 
+/// The beginning of a line. PostgreSQL stores no NUL, and a terminal obeys control characters.
 fn example(line: &[u8]) -> String {
+    let readable = |c: char| {
+        if c.is_control() {
+            char::REPLACEMENT_CHARACTER
+        } else {
+            c
+        }
+    };
     String::from_utf8_lossy(line)
         .chars()
         .take(MAX_EXAMPLE_CHARS)
+        .map(readable)
         .collect()
+}
+
+/// The rejection of a receipt that is beyond the quota of its pair.
+pub fn reject_over_quota(receipt: &Receipt) -> ReceiptRejection {
+    ReceiptRejection {
+        why: RejectionReason::OverQuota,
+        example: describe(receipt),
+    }
 }
 
 fn describe(receipt: &Receipt) -> String {

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -15,12 +16,13 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use muster_identity::{Keypair, countersign, offer_receipt};
 use muster_process::Tasks;
-use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
+use muster_protocol::receipt::{FinishedReceipt, FinishedTag, PAGE_SECS, page_of};
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptPayload, Signature, Timestamp, ValidatorKey};
+use muster_receipts::fetch::MAX_PIECE;
 use muster_receipts::page_check::digest;
 use muster_receipts::{
-    FetchError, Fetcher, PagePart, PageRequest, PageSource, RejectionReason, check_receipts, cut_lines,
-    key_of, read_lines,
+    FetchError, Fetcher, PagePart, PageRequest, PageSource, ReadingRules, RejectionReason, check_receipts,
+    cut_lines, key_of, read_lines,
 };
 use uuid::Uuid;
 
@@ -137,7 +139,7 @@ async fn answers_that_no_page_gives_are_refused_and_bounded() {
         Err(FetchError::Archive(_))
     ));
     let long = ask(8, PagePart::From(0)).await.unwrap();
-    assert_eq!((long.bytes.len(), long.whole), (8 << 20, false));
+    assert_eq!((long.bytes.len(), long.whole), (MAX_PIECE, false));
     assert!(cut_lines(&long.bytes).endless);
     tasks.shutdown();
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
@@ -199,9 +201,14 @@ fn receipts_that_lie_are_refused_with_the_reason_and_the_others_count() {
         let offered = offer_receipt(&validator, ReceiptPayload::Finished(finished)).unwrap();
         countersign(&miner, offered).unwrap().into_inner()
     };
+    // Its signatures are not even checked.
+    let mut made_up = receipt(11, "1.000000", now());
+    if let ReceiptPayload::Finished(finished) = &mut made_up.payload {
+        finished.validator_hotkey = ValidatorKey(Keypair::from_seed([7; 32]).hotkey());
+    }
     let known = receipt(6, "1.000000", now());
     let held: BTreeMap<_, _> = [(key_of(&known), digest(&known))].into();
-    let cases: [(Vec<u8>, Result<(), RejectionReason>); 15] = [
+    let cases: [(Vec<u8>, Result<(), RejectionReason>); 17] = [
         (line(&receipt(1, "1.000000", now())), Ok(())),
         (line(&forged_by_miner), Err(RejectionReason::ForgedValidator)),
         // The forged copy came first, and the true receipt still counts.
@@ -232,6 +239,11 @@ fn receipts_that_lie_are_refused_with_the_reason_and_the_others_count() {
             Err(RejectionReason::Stale),
         ),
         (
+            line(&receipt(10, "1.000000", hours(-2))),
+            Err(RejectionReason::FarFromPage),
+        ),
+        (line(&made_up), Err(RejectionReason::NoPermit)),
+        (
             line(&receipt(9, "much", now())),
             Err(RejectionReason::OutsideLimits),
         ),
@@ -239,7 +251,14 @@ fn receipts_that_lie_are_refused_with_the_reason_and_the_others_count() {
         (vec![0xff, 0xfe], Err(RejectionReason::NotAReceipt)),
     ];
     let lines: Vec<_> = cases.iter().map(|(line, _)| line.clone()).collect();
-    let (receipts, mut refused) = read_lines(&lines, PageSource::Miner(from), now());
+    let permitted = [known.payload.validator()].into();
+    let rules = ReadingRules {
+        source: PageSource::Miner(from),
+        page: page_of(now()),
+        permitted: &permitted,
+        before_page: Duration::from_secs(3_600),
+    };
+    let (receipts, mut refused) = read_lines(&lines, &rules, now());
     let judged = check_receipts(receipts, &held, now());
     refused.extend(judged.refused);
     let mut told: Vec<_> = refused.iter().map(|refusal| refusal.why).collect();
@@ -252,4 +271,31 @@ fn receipts_that_lie_are_refused_with_the_reason_and_the_others_count() {
     for why in RejectionReason::ALL {
         assert_eq!(serde_json::to_value(why).unwrap(), why.as_str());
     }
+}
+
+#[test]
+fn a_receipt_is_signed_near_the_time_of_its_page_and_its_line_is_shown_without_control_characters() {
+    let page = page_of(now());
+    let begin = page * PAGE_SECS;
+    let permitted = [receipt(1, "1", now()).payload.validator()].into();
+    let rules = ReadingRules {
+        source: PageSource::Miner(receipt(1, "1", now()).payload.miner()),
+        page,
+        permitted: &permitted,
+        before_page: Duration::from_secs(7_200),
+    };
+    let reason = |secs: i64| {
+        let lines = [line(&receipt(1, "1", Timestamp::from_secs(secs)))];
+        // Long after the page, so that no time lies ahead of the reader's clock.
+        let later = Timestamp::from_secs(begin + 20_000);
+        let (_, refused) = read_lines(&lines, &rules, later);
+        refused.first().map(|refused| refused.why)
+    };
+    let far = Some(RejectionReason::FarFromPage);
+    assert_eq!([reason(begin - 7_201), reason(begin - 7_200)], [far, None]);
+    let end = begin + PAGE_SECS;
+    assert_eq!([reason(end + 3_600), reason(end + 3_601)], [None, far]);
+
+    let (_, refused) = read_lines(&[b"a\0b\x1b[31m".to_vec()], &rules, now());
+    assert_eq!(refused[0].example, "a\u{fffd}b\u{fffd}[31m");
 }

@@ -30,7 +30,7 @@ use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
 use muster_response_proof::headers::{
     AUDIT_CONSENT, CLIENT_NONCE, keep_proof_trailer, keep_response_headers,
 };
-use muster_response_proof::{Envelope, GatewayToken};
+use muster_response_proof::{GatewayToken, seal};
 use parking_lot::Mutex;
 
 /// How long a token is valid. It is made for one request and must outlast its upload only.
@@ -280,7 +280,7 @@ impl GatewayClient {
             not_before: now,
             not_after: now.plus(TOKEN_LIFETIME),
         };
-        let signed = Envelope::new(&token, |bytes| self.keypair.sign(bytes));
+        let signed = seal(&token, &self.keypair);
         let mut value = HeaderValue::try_from(format!("Bearer {}", signed.to_text()))
             // Base64 is always a valid header value.
             .unwrap_or_else(|_| HeaderValue::from_static(""));

@@ -130,6 +130,7 @@ fn pseudonym(issuer: &[u8], name: &[u8]) -> ClientPseudonym {
 mod tests {
     use http::header;
     use muster_identity::Keypair;
+    use muster_response_proof::seal;
 
     use super::*;
 
@@ -155,7 +156,7 @@ mod tests {
             not_after: NOW().plus(Duration::from_secs(60)),
         };
         change(&mut token);
-        let envelope = Envelope::new(&token, |bytes| signer.sign(bytes));
+        let envelope = seal(&token, signer);
         with(&format!("Bearer {}", envelope.to_text()))
     }
 

@@ -163,7 +163,7 @@ impl RequestFacts {
 mod tests {
     use muster_identity::Keypair;
     use muster_protocol::{AttemptId, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-    use muster_response_proof::{HashScheme, Price, Text};
+    use muster_response_proof::{HashScheme, Price, Text, seal};
     use uuid::Uuid;
 
     use super::*;
@@ -188,7 +188,7 @@ mod tests {
             not_before: Timestamp::from_secs(0),
             not_after: Timestamp::from_secs(9),
         };
-        Envelope::new(&statement, |bytes| miner.sign(bytes)).to_text()
+        seal(&statement, &miner).to_text()
     }
 
     fn facts(client: &[u8], client_nonce: Option<u8>) -> RequestFacts {

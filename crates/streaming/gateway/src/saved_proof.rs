@@ -143,7 +143,7 @@ mod tests {
     use muster_process::TestClock;
     use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
     use muster_response_proof::{
-        ChunkTree, Envelope, HashScheme, Price, RequestNonce, SessionId, StreamEnd, Text,
+        ChunkTree, HashScheme, Price, RequestNonce, SessionId, StreamEnd, Text, seal,
     };
     use uuid::Uuid;
 
@@ -243,9 +243,9 @@ mod tests {
     fn record() -> ProofRecord {
         let keys = keys();
         let attestation = attestation(&keys);
-        let attested = Envelope::new(&attestation, |bytes| keys.miner.sign(bytes));
+        let attested = seal(&attestation, &keys.miner);
         let proof = proof(&attestation, attested.digest());
-        let sealed = Envelope::new(&proof, |bytes| keys.session.sign(bytes)).to_text();
+        let sealed = seal(&proof, &keys.session).to_text();
         ProofRecord {
             view: ProofView {
                 id: "ab".repeat(32),

@@ -4,28 +4,30 @@ mod committed_module;
 mod exchange;
 mod golden_proofs;
 
-use muster_identity::Keypair;
+use muster_identity::{Domain, Keypair, SigningMessage};
 
 use super::*;
 
 #[test]
 fn a_signature_is_checked_as_the_server_checks_it() {
     let keys = Keypair::from_seed([5; 32]);
-    let signature = keys.sign(b"bytes");
+    const TAG: Domain = Domain::new("muster/test/1");
+    let signed = SigningMessage::tagged(TAG, b"bytes");
+    let (bytes, signature) = (signed.as_bytes(), keys.sign(&signed));
     let key = keys.hotkey();
     let mut other = *signature.as_bytes();
     other[0] ^= 1;
     for (key, bytes, signature) in [
-        (key, &b"bytes"[..], signature),
+        (key, bytes, signature),
         (key, b"others", signature),
-        (key, b"bytes", Signature::from_bytes(other)),
-        (key, b"bytes", Signature::from_bytes([0; 64])),
-        (Keypair::from_seed([6; 32]).hotkey(), b"bytes", signature),
+        (key, bytes, Signature::from_bytes(other)),
+        (key, bytes, Signature::from_bytes([0; 64])),
+        (Keypair::from_seed([6; 32]).hotkey(), bytes, signature),
     ] {
         let expected = muster_identity::verify(&key, bytes, &signature);
         assert_eq!(is_signed(&key, bytes, &signature), expected, "{bytes:?}");
     }
-    assert!(is_signed(&key, b"bytes", &signature));
+    assert!(is_signed(&key, bytes, &signature));
 }
 
 #[test]

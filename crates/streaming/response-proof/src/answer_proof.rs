@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
     use crate::comment::{comment_line, proof_line};
-    use crate::{ChunkTree, Envelope, Price, RequestNonce, SessionId, StreamEnd, Text};
+    use crate::{ChunkTree, Price, RequestNonce, SessionId, StreamEnd, Text, seal};
 
     const ID: &str = "answer";
     const ASKED: &[u8] = b"{\"model\":\"m\"}";
@@ -237,7 +237,7 @@ mod tests {
     /// The proof of an answer to `ASKED` with the body `BODY`, and the whole response of its gateway.
     fn answer() -> (AnswerProof, Vec<u8>) {
         let attestation = attestation();
-        let attested = Envelope::new(&attestation, |bytes| keys(1).sign(bytes));
+        let attested = seal(&attestation, &keys(1));
         let mut chunks = ChunkTree::default();
         chunks.update(BODY);
         let proof = ResponseProof {
@@ -267,7 +267,7 @@ mod tests {
             engine: None,
             end: StreamEnd::Completed,
         };
-        let sealed = Envelope::new(&proof, |bytes| keys(2).sign(bytes)).to_text();
+        let sealed = seal(&proof, &keys(2)).to_text();
         let mut response = comment_line("wait").to_vec();
         response.extend_from_slice(BODY);
         response.extend_from_slice(&proof_line(&sealed));
@@ -329,7 +329,7 @@ mod tests {
                 |found| {
                     let mut forged = attestation();
                     forged.model = Some(Digest::of(b"better"));
-                    found.attestation = Envelope::new(&forged, |bytes| keys(8).sign(bytes)).to_text();
+                    found.attestation = seal(&forged, &keys(8)).to_text();
                 },
                 "did not sign it",
             ),

@@ -1,4 +1,5 @@
-//! Signed statements about streaming sessions, and the form in which HTTP carries them. Pure: no IO, no keys, no clock.
+//! Signed statements about streaming sessions, and the form in which HTTP carries them. Pure: no IO, no clock, and no
+//! keys but the one that [`seal`] takes.
 //!
 //! A miner *attests* a session: an [`Attestation`] says that a key and two certificates stand for one container. The
 //! session key then signs one [`ResponseProof`] for each response, numbered and chained, and at the end a
@@ -27,6 +28,8 @@ mod nonce;
 mod proof;
 mod reported_answer;
 mod session_close;
+#[cfg(not(target_arch = "wasm32"))]
+mod statement_signing;
 mod stream_end;
 mod token;
 mod tree;
@@ -47,6 +50,8 @@ pub use nonce::{NonceInput, RequestNonce, answer_seed};
 pub use proof::{EngineFacts, ResponseProof, TokenFacts};
 pub use reported_answer::{CheckedWords, MAX_REPORTED_WORDS, ReportedAnswer, ReportedWords, WordsRejection};
 pub use session_close::SessionClose;
+#[cfg(not(target_arch = "wasm32"))]
+pub use statement_signing::seal;
 pub use stream_end::StreamEnd;
 pub use token::{GatewayToken, MAX_LIFETIME, TokenRejection, client_pseudonym};
 pub use tree::{CHUNK, ChunkTree, LeafTree, OutputPrefix, hash_chunk, inclusion_path, root_by_path, root_of};

@@ -9,7 +9,7 @@ use muster_process::SharedClock;
 use muster_protocol::{Digest, Timestamp};
 use muster_response_proof::{
     Attestation, BodyDigest, Envelope, HashScheme, LayoutError, RequestNonce, ResponseProof, SessionClose,
-    StreamEnd, Text, TokenFacts,
+    StreamEnd, Text, TokenFacts, seal,
 };
 use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
@@ -186,7 +186,7 @@ impl ProofSigner {
                 last,
                 at,
             };
-            Envelope::new(&close, |bytes| self.key.sign(bytes))
+            seal(&close, &self.key)
         });
         close.clone()
     }
@@ -250,7 +250,7 @@ impl ProofSigner {
             engine: None,
             end,
         };
-        let envelope = Envelope::new(&proof, |bytes| self.key.sign(bytes));
+        let envelope = seal(&proof, &self.key);
         let text: Arc<str> = envelope.to_text().into();
         let number = chain.next;
         chain.next += 1;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use muster_identity::{Keypair, sign_job, sign_request, sign_terms};
 use muster_process::SharedClock;
 use muster_protocol::account_api::{
-    AccountDeleted, AccountView, ApiKey, CreateKey, KeyList, LoginNonce, LoginRequest, Token, WebLink,
+    AccountDeleted, AccountView, ApiKey, CreateKey, KeyList, LoginNonce, Token, WebLink,
 };
 use muster_protocol::rest::{
     AccountWebhookView, CreateFile, CreateJob, FilePage, FileView, JobCheckpointsView, JobMetricsView,
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::ClientError;
+use crate::login::sign_answer;
 
 /// Longer than any answer of a facilitator that is well.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -131,9 +132,8 @@ impl Client {
             }
             Credential::Hotkey(pair) => {
                 let ask = || self.plain(Method::GET, "/auth/nonce");
-                let nonce: LoginNonce = self.read(self.respond(ask, true).await?).await?;
-                let signature = pair.sign(nonce.nonce.as_bytes());
-                let login = LoginRequest::new(pair.hotkey(), signature, nonce.nonce);
+                let answer: LoginNonce = self.read(self.respond(ask, true).await?).await?;
+                let login = sign_answer(pair, &answer, &self.base)?;
                 let post = || self.plain(Method::POST, "/auth/login").json(&login);
                 let token: Token = self.read(self.respond(post, false).await?).await?;
                 token.token

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use muster_process::Coded;
+use muster_protocol::login::NonceTextError;
 use muster_protocol::{ErrorCode, JobId};
 use reqwest::StatusCode;
 
@@ -73,6 +74,17 @@ pub enum ClientError {
         /// The error of the HTTP library.
         source: reqwest::Error,
     },
+    /// It asks for a signature over something that is no nonce.
+    #[error(
+        "the facilitator at {base} asks for a signature over something that is no nonce; nothing was signed. The \
+         facilitator is at fault: do not use it before its operator has explained this"
+    )]
+    NoNonce {
+        /// The facilitator's URL.
+        base: String,
+        /// The form that a nonce has.
+        source: NonceTextError,
+    },
     /// A key that no header can hold.
     #[error("the API key holds characters that no key has; it begins with msk_")]
     BadKey,
@@ -126,6 +138,7 @@ impl ClientError {
             | Self::Unreadable { .. }
             | Self::Lacks { .. }
             | Self::Older { .. }
+            | Self::NoNonce { .. }
             | Self::BadKey
             | Self::TooLate { .. }
             | Self::Io { .. }
@@ -141,7 +154,7 @@ impl Coded for ClientError {
             Self::Unreachable { .. } | Self::Unwell { .. } | Self::Unreadable { .. } => {
                 Some(ErrorCode::FacilitatorUnreachable)
             }
-            Self::Unauthorised { .. } => Some(ErrorCode::SignatureRefused),
+            Self::Unauthorised { .. } | Self::NoNonce { .. } => Some(ErrorCode::SignatureRefused),
             Self::BadKey => Some(ErrorCode::NotLoggedIn),
             Self::Damaged { .. } | Self::BrokeOff { .. } => Some(ErrorCode::FileRefused),
             Self::Refused { .. }

@@ -22,6 +22,7 @@ pub mod error;
 mod event_source;
 pub mod files;
 pub mod follow_job;
+mod login;
 
 pub use client::{Client, Credential};
 pub use error::ClientError;

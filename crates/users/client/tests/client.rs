@@ -33,6 +33,8 @@ struct Script {
     /// Statuses of the job, by the number of times it was asked for.
     asked: AtomicUsize,
     streams: AtomicUsize,
+    /// The text that a login is asked to sign; a nonce if it is absent.
+    asks_to_sign: Option<&'static str>,
     logins: AtomicUsize,
     resumed_from: Mutex<Vec<String>>,
     events: bool,
@@ -54,7 +56,7 @@ async fn start(script: Script) -> (Arc<Script>, Tasks) {
     let script = Arc::new(script);
     *script.base.lock().unwrap() = format!("http://{}", listener.local_addr().unwrap());
     let app = Router::new()
-        .route("/auth/nonce", get(|| async { Json(json!({"nonce": "n"})) }))
+        .route("/auth/nonce", get(nonce))
         .route("/auth/login", axum::routing::post(login))
         .route("/health", get(health))
         .route("/api/v1/job-docker/", axum::routing::post(create))
@@ -70,13 +72,20 @@ async fn start(script: Script) -> (Arc<Script>, Tasks) {
     (script, tasks)
 }
 
-async fn client(script: &Script) -> Client {
+async fn connect(script: &Script) -> Result<Client, ClientError> {
     let base = script.base.lock().unwrap().clone();
     let clock = Arc::new(SystemClock::new());
     let user = muster_identity::Keypair::from_uri("//User").unwrap();
-    Client::connect(&base, Credential::hotkey(user), clock)
-        .await
-        .unwrap()
+    Client::connect(&base, Credential::hotkey(user), clock).await
+}
+
+async fn client(script: &Script) -> Client {
+    connect(script).await.unwrap()
+}
+
+async fn nonce(State(script): Shared) -> Json<Value> {
+    let nonce = "0123456789abcdef0123456789abcdef:1vC5kq:abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNO-_";
+    Json(json!({"nonce": script.asks_to_sign.unwrap_or(nonce)}))
 }
 
 async fn health(State(script): Shared) -> Json<Value> {
@@ -266,6 +275,18 @@ const ALL: [JobStatus; 4] = [
     JobStatus::Accepted,
     JobStatus::Completed,
 ];
+
+#[tokio::test]
+async fn a_facilitator_that_asks_for_a_signature_over_a_receipt_gets_none() {
+    let (script, _tasks) = start(Script {
+        asks_to_sign: Some(r#"{"receipt_type": "JobFinishedReceipt", "score_str": "9.000000"}"#),
+        ..Script::default()
+    })
+    .await;
+    let refused = connect(&script).await.map(drop).unwrap_err();
+    assert!(matches!(refused, ClientError::NoNonce { .. }), "{refused}");
+    assert_eq!(script.logins.load(Ordering::SeqCst), 0);
+}
 
 #[tokio::test]
 async fn a_stream_that_breaks_is_resumed_and_every_status_is_told_once() {

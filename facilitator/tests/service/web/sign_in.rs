@@ -11,7 +11,7 @@ use super::browser::Browser;
 use crate::facilitator::Facilitator;
 use crate::user::{User, read_json};
 
-async fn key_of(user: &User, rights: &[&str]) -> (String, String) {
+pub(super) async fn key_of(user: &User, rights: &[&str]) -> (String, String) {
     let wanted = json!({"name": "browser", "rights": rights});
     let made = read_json(user.send(Method::POST, "/api/v1/keys/", Some(&wanted)).await)
         .await
@@ -21,7 +21,7 @@ async fn key_of(user: &User, rights: &[&str]) -> (String, String) {
 }
 
 /// Signs in with a key, and returns the status.
-async fn sign_in(browser: &mut Browser, key: &str) -> StatusCode {
+pub(super) async fn sign_in(browser: &mut Browser, key: &str) -> StatusCode {
     let form = browser.page("/sign-in").await;
     let token = form.field("form_token").to_owned();
     let fields = [("form_token", token.as_str()), ("key", key), ("next", "/keys")];
@@ -98,9 +98,7 @@ async fn a_key_signs_in_with_its_rights_and_signs_out_when_it_is_revoked() {
     let keys = browser.page("/keys").await;
     assert!(keys.text().contains(&id) && !keys.text().contains(&key));
     // The key may read and nothing else.
-    let refused = browser
-        .submit("/keys", &[("name", "x"), ("right", "read"), ("days", "1")])
-        .await;
+    let refused = browser.submit("/keys", &[("name", "x"), ("right", "read")]).await;
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
     assert!(refused.html().text().contains("lacks the right `keys`"));
     let refused = browser.submit("/jobs/spec", &[("spec", "{}")]).await;

@@ -174,7 +174,7 @@ pub(crate) async fn hear_appeal(state: &RunnerState, text: &str) -> Result<Store
 mod tests {
     use muster_identity::Keypair;
     use muster_protocol::MinerKey;
-    use muster_response_proof::Text;
+    use muster_response_proof::{Text, seal};
 
     use muster_validator_store::AuditOrigin;
 
@@ -262,7 +262,7 @@ mod tests {
             miner: MinerKey(signer.hotkey()),
             ..appeal(now())
         };
-        let signed = |statement: &AuditAppeal| Envelope::new(statement, |bytes| signer.sign(bytes)).to_text();
+        let signed = |statement: &AuditAppeal| seal(statement, &signer).to_text();
         assert_eq!(read_signed(&signed(&own)).unwrap(), own);
         assert!(matches!(
             read_signed(&signed(&appeal(now()))),

@@ -62,8 +62,8 @@ mod tests {
     use muster_identity::Keypair;
     use muster_protocol::{Digest, ImageId, MinerKey, Timestamp, ValidatorKey};
     use muster_response_proof::{
-        Attestation, BucketHeader, BucketNumber, Envelope, LeafTree, Price, ResponseProof, Sealable as _,
-        SessionId, Text, root_of,
+        Attestation, BucketHeader, BucketNumber, LeafTree, Price, ResponseProof, Sealable as _, SessionId,
+        Text, root_of, seal,
     };
     use uuid::Uuid;
 
@@ -121,8 +121,8 @@ mod tests {
         LoggedAnswer {
             session: attestation.session,
             miner: attestation.miner,
-            attestation: Envelope::new(&attestation, |bytes| miner().sign(bytes)).to_text(),
-            proof: Envelope::new(&signed, |bytes| session_key.sign(bytes)).to_text(),
+            attestation: seal(&attestation, &miner()).to_text(),
+            proof: seal(&signed, &session_key).to_text(),
             position: u64::from(number) - 1,
             ..answer(number, 0)
         }
@@ -156,7 +156,7 @@ mod tests {
         let stored = StoredBucket {
             bucket: header.bucket,
             answers: header.answers,
-            header: Envelope::new(&header, |bytes| validator().sign(bytes)).to_text(),
+            header: seal(&header, &validator()).to_text(),
             shares: String::new(),
             canary_list: GENESIS,
             closed_at: Timestamp::from_secs(1),

@@ -101,7 +101,7 @@ pub(crate) fn fit(
 mod tests {
     use muster_identity::Keypair;
     use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-    use muster_response_proof::{HashScheme, Price, SessionId, Text};
+    use muster_response_proof::{HashScheme, Price, SessionId, Text, seal};
     use proptest::prelude::*;
     use serde_json::json;
     use uuid::Uuid;
@@ -173,7 +173,7 @@ mod tests {
                 not_before: Timestamp::from_secs(1),
                 not_after: Timestamp::from_secs(2),
             };
-            let envelope = Envelope::new(&attestation, |bytes| keypair.sign(bytes));
+            let envelope = seal(&attestation, &keypair);
             is_of_calibration(&envelope.to_text(), &calibration)
         };
         assert!(attested("image", None) && attested("image", Some("weights")));

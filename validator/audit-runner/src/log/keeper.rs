@@ -10,7 +10,7 @@ use muster_audit::own_prompts::RequestForm;
 use muster_audit::{BucketDraw, NoncePeriod, RevealedNonceKey};
 use muster_gateway::store::{LoggedAnswer, StoredBucket, StoredDraw};
 use muster_protocol::{Digest, ValidatorKey};
-use muster_response_proof::{BucketHeader, BucketNumber, Envelope, root_of};
+use muster_response_proof::{BucketHeader, BucketNumber, Envelope, root_of, seal};
 use muster_store::StoreError;
 
 use crate::evidence::inputs::AuditorFacts;
@@ -183,7 +183,7 @@ impl LogKeeper {
         };
         let header = header_of(auditor, bucket, &answers, &shares, previous, canary_list)
             .ok_or_else(|| StoreError::corrupt("proof", "no signed proof".to_owned()))?;
-        let signed = Envelope::new(&header, |bytes| state.keypair.sign(bytes));
+        let signed = seal(&header, &state.keypair);
         let closed = StoredBucket {
             bucket,
             answers: header.answers,

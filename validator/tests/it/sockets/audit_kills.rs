@@ -6,7 +6,7 @@ use muster_audit_runner::{AuditPhase, PhaseObserver};
 use muster_identity::Keypair;
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::MinerKey;
-use muster_response_proof::{AuditAppeal, Envelope, Text};
+use muster_response_proof::{AuditAppeal, Text, seal};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -109,7 +109,7 @@ async fn appeal(audited: &Audited, digest: &Value) {
         at: SystemClock::new().now(),
         reason: Text::new("").unwrap(),
     };
-    let text = Envelope::new(&statement, |bytes| miner.sign(bytes)).to_text();
+    let text = seal(&statement, &miner).to_text();
     let path = format!("/v0/audits/{}/appeals", digest.as_str().unwrap());
     let url = audited.world.status_url(&path).await;
     let answer = reqwest::Client::new().post(url).body(text).send().await.unwrap();

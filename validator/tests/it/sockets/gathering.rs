@@ -13,12 +13,12 @@ use serde_json::Value;
 use uuid::Uuid;
 
 /// The time of the first block of the tests' chain.
-fn start() -> Timestamp {
+pub(crate) fn start() -> Timestamp {
     Timestamp::from_secs(1_770_000_012)
 }
 
 /// A validator that reads this miner's pages, and another validator, `//Other`, whose receipts count.
-async fn world(miner: &Miner, other: &Miner) -> World {
+pub(crate) async fn world(miner: &Miner, other: &Miner) -> World {
     let mut world = World::new(&[miner, other]).await;
     world.chain.permit(2);
     world.config.receipts.gather = true;
@@ -27,7 +27,7 @@ async fn world(miner: &Miner, other: &Miner) -> World {
     world
 }
 
-fn signed(validator: &Keypair, miner: &Keypair, payload: ReceiptPayload) -> Receipt {
+pub(crate) fn signed(validator: &Keypair, miner: &Keypair, payload: ReceiptPayload) -> Receipt {
     let offered = offer_receipt(validator, payload).unwrap();
     countersign(miner, offered).unwrap().into_inner()
 }
@@ -78,7 +78,7 @@ pub(crate) fn write(miner: &Miner, at: Timestamp, receipts: &[Receipt]) {
     }
 }
 
-async fn gathered(world: &World, count: u64) -> Value {
+pub(crate) async fn gathered(world: &World, count: u64) -> Value {
     let until = world.until("gathered receipts", |state| state["gathered"] == count);
     while_time_passes(&world.test_clock, "gathered receipts", until).await
 }
@@ -105,7 +105,7 @@ async fn receipts_of_other_validators_count_and_forged_ones_do_not() {
     write(&miner, now, &strangers);
     world.start();
     world.facilitator.accept().await;
-    let state = gathered(&world, 4).await;
+    let state = gathered(&world, 2).await;
     let mut reasons: Vec<_> = state["refused"]
         .as_array()
         .unwrap()
@@ -125,6 +125,7 @@ async fn receipts_of_other_validators_count_and_forged_ones_do_not() {
             once("forged_miner"),
             once("forged_validator"),
             once("future"),
+            ("no_permit".to_owned(), Some(2)),
             once("other_miner"),
             once("repeated"),
         ]
@@ -137,7 +138,7 @@ async fn receipts_of_other_validators_count_and_forged_ones_do_not() {
         "a stranger's word does not count: {cycle}"
     );
     assert_eq!(cycle["scores"].as_array().unwrap().len(), 1);
-    assert_eq!(cycle["dropped"][0][1], "stranger");
+    assert_eq!(cycle["dropped"].as_array().unwrap().len(), 0, "{cycle}");
     let zeros: Vec<_> = cycle["zeros"]
         .as_array()
         .unwrap()

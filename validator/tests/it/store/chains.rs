@@ -24,7 +24,7 @@ async fn the_blocks_of_another_chain_are_not_ours() {
             at_block: 30,
             changed_at: NOW(1),
         };
-        assert!(store.begin_cycle(&cycle, "").await.unwrap());
+        assert!(store.begin_cycle(&cycle, None).await.unwrap());
         let other = Store::with_pool(test.pool.clone()).await.unwrap();
         assert_eq!(
             other.settled_through().await.unwrap(),
@@ -39,7 +39,7 @@ async fn the_blocks_of_another_chain_are_not_ours() {
         assert_eq!(other.cycle(BlockNumber(21)).await.unwrap(), None);
         assert_eq!(other.cycles(9).await.unwrap(), []);
         assert!(
-            other.begin_cycle(&cycle, "").await.unwrap(),
+            other.begin_cycle(&cycle, None).await.unwrap(),
             "its own cycle of that block"
         );
         assert_eq!(store.settled_through().await.unwrap(), Some(BlockNumber(21)));
@@ -59,7 +59,8 @@ async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
         };
         let all = async |store: &Store| {
             let (first, last) = (BlockNumber(0), BlockNumber(u64::MAX));
-            store.finished_between(first, last).await.unwrap().len()
+            let paid = store.finished_between(first, last, &mut |_| true).await;
+            paid.unwrap().len()
         };
         let store = Store::with_pool(test.pool.clone()).await.unwrap();
         store.keep_receipt(&receipt(1), None).await.unwrap();
@@ -81,7 +82,7 @@ async fn receipts_of_a_time_without_a_chain_count_once_it_answers() {
         store.keep_receipt(&receipt(3), None).await.unwrap();
         let at = async |block| {
             store
-                .finished_between(BlockNumber(block), BlockNumber(block))
+                .finished_between(BlockNumber(block), BlockNumber(block), &mut |_| true)
                 .await
                 .unwrap()
                 .len()

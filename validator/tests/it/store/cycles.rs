@@ -4,9 +4,10 @@ use muster_chain::weights_commit::{CommitPosition, Revealer};
 use muster_chain::{BlockNumber, PendingReveal};
 use muster_protocol::Digest;
 use muster_scoring::Scores;
+use muster_store::StoreError;
 use muster_validator::store::{CycleState, Store, StoredCycle};
 
-use super::{NOW, each};
+use super::{NOW, each, refuse_cycles, snapshot_text};
 
 #[tokio::test]
 async fn a_cycle_is_settled_once() {
@@ -24,7 +25,7 @@ async fn a_cycle_is_settled_once() {
             at_block: 99,
             changed_at: NOW(5),
         };
-        assert!(store.begin_cycle(&cycle, "").await.unwrap());
+        assert!(store.begin_cycle(&cycle, None).await.unwrap());
         assert_eq!(store.settled_through().await.unwrap(), None, "it is pending");
         assert!(
             !store
@@ -33,7 +34,7 @@ async fn a_cycle_is_settled_once() {
                         weights: vec![],
                         ..cycle.clone()
                     },
-                    ""
+                    None
                 )
                 .await
                 .unwrap()
@@ -104,7 +105,7 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
             version_key: 3,
             committed: None,
         };
-        assert!(store.begin_cycle(&cycle(10, None), "").await.unwrap());
+        assert!(store.begin_cycle(&cycle(10, None), None).await.unwrap());
         // Stored before the commit is submitted.
         store.plan_cycle(10, &[(2, 9)], Some(&salted)).await.unwrap();
         let planned = store.cycle(BlockNumber(10)).await.unwrap().unwrap();
@@ -161,7 +162,7 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
             .unwrap();
         assert_eq!(later.settled_through().await.unwrap(), None);
         assert_eq!(later.scored_through().await.unwrap(), Some(BlockNumber(10)));
-        assert!(later.begin_cycle(&cycle(21, None), "").await.unwrap());
+        assert!(later.begin_cycle(&cycle(21, None), None).await.unwrap());
         assert!(later.cycles_in(CycleState::Expired).await.unwrap().is_empty());
         assert_eq!(
             later.cycle(BlockNumber(10)).await.unwrap().unwrap().state,
@@ -177,7 +178,7 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
         };
         assert!(
             later
-                .begin_cycle(&cycle(32, Some(timelocked.clone())), "")
+                .begin_cycle(&cycle(32, Some(timelocked.clone())), None)
                 .await
                 .unwrap()
         );
@@ -210,25 +211,22 @@ async fn a_snapshot_is_stored_with_its_cycle_and_found_by_its_digest() {
             changed_at: NOW(1),
         };
         let scored = cycle(10, CycleState::Set, Some(digest));
-        assert!(store.begin_cycle(&scored, body).await.unwrap());
+        assert!(store.begin_cycle(&scored, Some(body.to_owned())).await.unwrap());
         // Two cycles of one snapshot share its text.
         assert!(
             store
-                .begin_cycle(&cycle(11, CycleState::Kept, Some(digest)), body)
+                .begin_cycle(&cycle(11, CycleState::Kept, Some(digest)), Some(body.to_owned()))
                 .await
                 .unwrap()
         );
         assert!(
             store
-                .begin_cycle(&cycle(12, CycleState::Pending, None), "")
+                .begin_cycle(&cycle(12, CycleState::Pending, None), None)
                 .await
                 .unwrap()
         );
-        assert_eq!(
-            store.scoring_snapshot(digest).await.unwrap().as_deref(),
-            Some(body)
-        );
-        assert_eq!(store.scoring_snapshot(Digest::of(b"")).await.unwrap(), None);
+        assert_eq!(snapshot_text(&store, digest).await.as_deref(), Some(body));
+        assert_eq!(snapshot_text(&store, Digest::of(b"")).await, None);
         let before = store.settled_before(BlockNumber(12), 5).await.unwrap();
         let numbers: Vec<_> = before
             .iter()
@@ -246,5 +244,39 @@ async fn a_snapshot_is_stored_with_its_cycle_and_found_by_its_digest() {
             "a pending one is not settled"
         );
         store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_of_many_pieces_is_read_back_and_a_refused_value_leaves_no_cycle() {
+    for (test, store) in each().await {
+        store.note_chain("chain", BlockNumber(1), NOW(1)).await.unwrap();
+        let pieces: Vec<String> = (0..5).map(|piece| piece.to_string().repeat(1_000)).collect();
+        let digest = Digest::of(pieces.concat().as_bytes());
+        let scored = |last_block| StoredCycle {
+            number: last_block,
+            first_block: last_block,
+            last_block,
+            state: CycleState::Pending,
+            scores: Scores::default(),
+            snapshot: Some(digest),
+            weights: vec![],
+            reveal: None,
+            error: None,
+            at_block: last_block,
+            changed_at: NOW(1),
+        };
+        assert!(store.begin_cycle(&scored(10), pieces.clone()).await.unwrap());
+        assert_eq!(snapshot_text(&store, digest).await, Some(pieces.concat()));
+        // The engine itself refuses what is longer than a field may be; the schema of a test does so earlier.
+        refuse_cycles(&test.pool, test.engine).await;
+        let refused = store.begin_cycle(&scored(11), None).await.unwrap_err();
+        assert!(refused.is_refused_value(), "{}: {refused:?}", test.engine);
+        assert_eq!(store.cycle(BlockNumber(11)).await.unwrap(), None);
+        assert!(!StoreError::Superseded.is_refused_value());
+        // The store goes on.
+        store.miss_cycles_before(BlockNumber(11), NOW(2)).await.unwrap();
+        let missed = store.cycle(BlockNumber(10)).await.unwrap().unwrap();
+        assert_eq!(missed.state, CycleState::Missed, "{}", test.engine);
     }
 }

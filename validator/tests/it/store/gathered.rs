@@ -7,11 +7,14 @@ use muster_identity::{Keypair, countersign, offer_receipt, verify_receipts};
 use muster_process::TestClock;
 use muster_protocol::receipt::{FinishedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
-use muster_receipts::{PageCursor, PageSource, ReceiptRejection, RejectionReason, key_of};
+use muster_receipts::{
+    PageCursor, PageSource, PairCycle, ReceiptAmount, ReceiptRejection, ReceiptTally, RejectionReason,
+    key_of, payload_bytes,
+};
 use muster_scoring::Scores;
 use muster_store::retention::{PaceSettings, sweep};
 use muster_validator::store::retention::ValidatorRetentionConfig;
-use muster_validator::store::{CycleState, GatheredPage, StoredCycle};
+use muster_validator::store::{CycleState, GatheredPage, PlacedReceipt, StoredCycle};
 
 use super::retention::bounds;
 use super::{NOW, each, finished, job};
@@ -72,7 +75,11 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
         assert!(store.known_receipts(&receipts).await.unwrap().is_empty());
         let good = verify_receipts(receipts.clone(), now)
             .into_iter()
-            .map(|receipt| (receipt.unwrap(), BlockNumber(7)));
+            .map(|receipt| PlacedReceipt {
+                receipt: receipt.unwrap(),
+                block: BlockNumber(7),
+                cycle: 5,
+            });
         let miner = receipts[0].payload.miner();
         let refusal = |why| ReceiptRejection {
             why,
@@ -121,7 +128,7 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
 
         let between = async |first, last| {
             store
-                .finished_between(BlockNumber(first), BlockNumber(last))
+                .finished_between(BlockNumber(first), BlockNumber(last), &mut |_| true)
                 .await
                 .unwrap()
         };
@@ -135,6 +142,48 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
         );
         assert_eq!(paid[1].class, None);
         assert!(between(8, 99).await.is_empty());
+        let mut seen = Vec::new();
+        let none = store
+            .finished_between(BlockNumber(7), BlockNumber(7), &mut |finish| {
+                seen.push((finish.validator, finish.miner, finish.signed_at));
+                false
+            })
+            .await
+            .unwrap();
+        assert!(none.is_empty(), "receipts that are not admitted: {none:?}");
+        let signed = NOW(1_769_000_000);
+        let other_key = ValidatorKey(other.hotkey());
+        assert_eq!(
+            seen.into_iter().collect::<BTreeSet<_>>(),
+            [(other_key, miner, signed), (my_key, miner, signed)].into()
+        );
+
+        // Each pair's amount counts what was stored once, and a party sees its own pairs only.
+        let amounts = async |party: PageSource| store.gathered_amounts(&party, 5, 5).await.unwrap();
+        let bytes = |at: usize| payload_bytes(&receipts[at].payload);
+        let amount = |receipts, bytes| ReceiptAmount { receipts, bytes };
+        let pair = |validator| PairCycle {
+            cycle: 5,
+            validator,
+            miner,
+        };
+        let of_other = (pair(other_key), amount(2, bytes(0) + bytes(1)));
+        let of_me = (pair(my_key), amount(1, bytes(2)));
+        assert_eq!(
+            amounts(PageSource::Miner(miner)).await,
+            ReceiptTally::new([of_other, of_me].into())
+        );
+        assert_eq!(
+            amounts(PageSource::Validator(other_key)).await,
+            ReceiptTally::new([of_other].into())
+        );
+        let other_cycles = store.gathered_amounts(&PageSource::Miner(miner), 6, 9).await;
+        assert_eq!(other_cycles.unwrap(), ReceiptTally::default());
+        let left_out = [((miner, RejectionReason::OverQuota), 4)].into();
+        store.count_left_out(&left_out, now).await.unwrap();
+        let refused = store.refused_receipts(9).await.unwrap();
+        let over = refused.iter().find(|view| view.reason == "over_quota");
+        assert_eq!(over.map(|view| view.refused), Some(4), "{}", test.engine);
         // A later cycle is settled, and so is one after it: the chain cannot open the first one again.
         for (first_block, last_block) in [(0, 7), (8, 9)] {
             store
@@ -152,7 +201,7 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
                         at_block: last_block,
                         changed_at: now,
                     },
-                    "",
+                    None,
                 )
                 .await
                 .unwrap();
@@ -170,5 +219,6 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
         assert_eq!(sweep_after(6).await, 3);
         assert_eq!(sweep_after(8).await, 0);
         assert!(store.page_cursors().await.unwrap().is_empty());
+        assert_eq!(amounts(PageSource::Miner(miner)).await, ReceiptTally::default());
     }
 }

@@ -167,15 +167,15 @@ async fn names(store: &Store, statement: &'static str) -> BTreeSet<String> {
 async fn check(cases: &[Case]) {
     for (test, store) in each().await {
         store
-            .begin_cycle(&cycle(0, 149, CycleState::Set), "")
+            .begin_cycle(&cycle(0, 149, CycleState::Set), None)
             .await
             .unwrap();
         store
-            .begin_cycle(&cycle(150, 169, CycleState::Committed), "")
+            .begin_cycle(&cycle(150, 169, CycleState::Committed), None)
             .await
             .unwrap();
         store
-            .begin_cycle(&cycle(170, 189, CycleState::Set), "")
+            .begin_cycle(&cycle(170, 189, CycleState::Set), None)
             .await
             .unwrap();
         let config = ValidatorRetentionConfig::default();
@@ -247,7 +247,7 @@ async fn before_a_chain_has_settled_anything_no_receipt_goes() {
             test.engine
         );
         store
-            .begin_cycle(&cycle(0, 9, CycleState::Set), "")
+            .begin_cycle(&cycle(0, 9, CycleState::Set), None)
             .await
             .unwrap();
         assert_eq!(
@@ -256,7 +256,7 @@ async fn before_a_chain_has_settled_anything_no_receipt_goes() {
             "the newest cycle may be opened again"
         );
         store
-            .begin_cycle(&cycle(10, 19, CycleState::Set), "")
+            .begin_cycle(&cycle(10, 19, CycleState::Set), None)
             .await
             .unwrap();
         let gone = Deleted::from([("receipts", 2), ("attempts", 1), ("jobs", 1)]);
@@ -282,13 +282,18 @@ async fn a_snapshot_goes_with_the_last_cycle_that_was_scored_by_it() {
                 changed_at: NOW(day * DAY),
                 ..cycle(number * 10, number * 10 + 9, CycleState::Set)
             };
-            store.begin_cycle(&scored, text).await.unwrap();
+            let pieces = [text.to_owned(), " and its end".to_owned()];
+            store.begin_cycle(&scored, pieces).await.unwrap();
         }
-        let gone = Deleted::from([("cycles", 2), ("scoring_snapshots", 1)]);
+        let gone = Deleted::from([
+            ("cycles", 2),
+            ("scoring_snapshots", 1),
+            ("scoring_snapshot_pieces", 1),
+        ]);
         assert_eq!(sweep_with(&store, &config, TODAY).await, gone, "{}", test.engine);
-        assert_eq!(store.scoring_snapshot(once.0).await.unwrap(), None);
-        let kept = store.scoring_snapshot(twice.0).await.unwrap();
-        assert_eq!(kept.as_deref(), Some("twice"), "{}", test.engine);
+        assert_eq!(snapshot_text(&store, once.0).await, None);
+        let kept = snapshot_text(&store, twice.0).await;
+        assert_eq!(kept.as_deref(), Some("twice and its end"), "{}", test.engine);
     }
 }
 

@@ -135,7 +135,12 @@ async fn score(store: &Store, hour: u64, now: Timestamp) {
         at_block: (hour + 1) * HOUR_BLOCKS,
         changed_at: now,
     };
-    assert!(store.begin_cycle(&cycle, &snapshot).await.unwrap());
+    assert!(
+        store
+            .begin_cycle(&cycle, [snapshot, "its end".to_owned()])
+            .await
+            .unwrap()
+    );
 }
 
 async fn acknowledge_all(store: &Store, now: Timestamp) {
@@ -211,7 +216,7 @@ async fn run(soak: StoreSoak) {
         "receipts" => most * 2,
         "outbox" => most * 3,
         "responses" | "pairs" | "request_forms" | "answer_scores" | "answer_ids" => most,
-        "gathered" => hours.max(24 * u64::from(GATHERED_DAYS + 1)),
+        "gathered" | "gathered_amounts" => hours.max(24 * u64::from(GATHERED_DAYS + 1)),
         "receipt_lines" | "capacity_sightings" => 24 * (SERVED_DAYS + 1),
         "pages_read" => 24,
         "queue_turns" => TURNS,

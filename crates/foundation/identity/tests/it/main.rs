@@ -2,4 +2,5 @@
 
 mod next_release;
 mod official_wallet;
+mod signed_forms;
 mod vectors;

@@ -9,10 +9,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use muster_identity::verify;
 use muster_identity::wallet::{
     ColdkeyStorage, WalletError, WalletPath, create, load_coldkey, load_hotkey, read_public_keys,
 };
+use muster_identity::{Domain, SigningMessage, verify};
 use muster_protocol::{Hotkey, Signature};
 
 /// A Python with `bittensor` installed. `cargo xtask test` sets it.
@@ -46,9 +46,10 @@ w = Wallet(name="muster", hotkey="hot", path=sys.argv[1])
 for key in (w.hotkey, w.coldkey, w.coldkeypub, w.hotkeypub):
     print(key.ss58_address)
 print(bytes(w.hotkey.sign(b"hello")).hex())
-print(w.hotkeypub.verify(b"muster", bytes.fromhex(sys.argv[2])))
+print(w.hotkeypub.verify(b"muster/test/1", bytes.fromhex(sys.argv[2])))
 "#;
-    let ours = made.hotkey.sign(b"muster").to_bare_hex();
+    const TAG: Domain = Domain::new("muster/test/1");
+    let ours = made.hotkey.sign(&SigningMessage::tagged(TAG, b"")).to_bare_hex();
     let lines = python(home.path(), script, &[wallet.root.to_str().unwrap(), &ours]);
     let (hot, cold) = (made.hotkey.hotkey().to_string(), made.coldkey.to_string());
     assert_eq!(lines[..4], [hot.clone(), cold.clone(), cold, hot]);

@@ -9,20 +9,22 @@
 use std::time::Duration;
 
 use muster_identity::{
-    AuthError, FrameSignature, Keypair, Party, VerifyError, countersign, offer_receipt,
-    sign_facilitator_auth, sign_job, sign_streaming_ready, sign_terms, sign_validator_auth, verify,
-    verify_countersigned, verify_facilitator_auth, verify_frame, verify_job, verify_login, verify_offered,
-    verify_receipt, verify_streaming_ready, verify_validator_auth,
+    AuthError, FrameSignature, Keypair, LoginForm, Party, VerifyError, countersign, offer_receipt,
+    sign_facilitator_auth, sign_frame, sign_job, sign_login, sign_streaming_ready, sign_terms,
+    sign_validator_auth, verify, verify_countersigned, verify_facilitator_auth, verify_frame, verify_job,
+    verify_login, verify_offered, verify_receipt, verify_streaming_ready, verify_validator_auth,
 };
 use muster_protocol::job::{JobTerms, Priority};
+use muster_protocol::login::{LoginHost, NonceText};
 use muster_protocol::receipt::{OfferedReceipt, Receipt, ReceiptError};
 use muster_protocol::wire::facilitator::{Authentication, SignatureScope, UserJobRequest};
 use muster_protocol::wire::miner::{StreamingJobReady, ValidatorAuth};
 use muster_protocol::wire::muster::JobExtension;
-use muster_protocol::wire::signing::{decode_from_validator, with_validator_signature};
+use muster_protocol::wire::signing::decode_from_validator;
 use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{MinerKey, ReceiptPayload, Signature, Timestamp, UserKey, ValidatorKey};
 use serde::de::DeserializeOwned;
+use sp_core::{Pair as _, sr25519};
 
 const VECTORS: &str = include_str!("../../../../../tests/vectors/wire.json");
 const AGE: Duration = Duration::from_secs(10);
@@ -43,6 +45,12 @@ fn validator() -> ValidatorKey {
 
 fn miner() -> MinerKey {
     MinerKey(key("//Miner").hotkey())
+}
+
+/// A signature over any bytes, as another program makes it.
+fn sign_raw(uri: &str, bytes: &[u8]) -> Signature {
+    let pair = sr25519::Pair::from_string(uri, None).unwrap();
+    Signature::from_bytes(pair.sign(bytes).0)
 }
 
 fn flipped(signature: &Signature) -> Signature {
@@ -154,12 +162,31 @@ mod greeting {
     }
 
     #[test]
-    fn a_login_signs_the_nonces_text() {
+    fn a_login_signs_the_nonce_or_the_nonce_at_one_facilitator() {
         let user = UserKey(key("//User").hotkey());
-        let signature = key("//User").sign(b"nonce");
-        assert_eq!(*verify_login(user, "nonce", &signature).unwrap(), user);
-        assert!(verify_login(user, "nonce2", &signature).is_err());
-        assert!(verify_login(user, "nonce", &flipped(&signature)).is_err());
+        let nonce = format!("{}:1:{}", "a".repeat(32), "b".repeat(43));
+        let other: NonceText = nonce.replace(":1:", ":2:").parse().unwrap();
+        let parsed: NonceText = nonce.parse().unwrap();
+        let host = |name| LoginHost::new(name, None).unwrap();
+        let (own, elsewhere) = (host("own.example"), host("elsewhere.example"));
+        let form = |nonce, host, signature| verify_login(user, nonce, host, &signature).map(|form| *form);
+        // ComputeHorde's SDK signs the text itself, and a browser's wallet the wrapped text.
+        for bytes in [nonce.clone(), format!("<Bytes>{nonce}</Bytes>")] {
+            let signature = sign_raw("//User", bytes.as_bytes());
+            assert_eq!(form(&parsed, None, signature), Ok(LoginForm::Nonce));
+            assert_eq!(form(&parsed, Some(&own), signature), Ok(LoginForm::Nonce));
+            assert!(form(&other, Some(&own), signature).is_err());
+            assert!(form(&parsed, None, flipped(&signature)).is_err());
+        }
+        let plain = sign_login(&key("//User"), &parsed, None);
+        assert_eq!(form(&parsed, Some(&own), plain), Ok(LoginForm::Nonce));
+        let bound = sign_login(&key("//User"), &parsed, Some(&own));
+        assert_eq!(form(&parsed, Some(&own), bound), Ok(LoginForm::Bound));
+        assert!(form(&parsed, Some(&elsewhere), bound).is_err());
+        assert!(form(&parsed, None, bound).is_err());
+        assert!(form(&other, Some(&own), bound).is_err());
+        let golden = format!("muster/login/1\nown.example\n{nonce}");
+        assert!(verify(&user.0, golden.as_bytes(), &bound));
     }
 }
 
@@ -263,8 +290,8 @@ mod receipts {
         let bytes = payload.signed_bytes();
         let receipt = Receipt {
             payload,
-            validator_signature: key("//Validator").sign(&bytes),
-            miner_signature: key("//Miner").sign(&bytes),
+            validator_signature: sign_raw("//Validator", &bytes),
+            miner_signature: sign_raw("//Miner", &bytes),
         };
         let error = verify_receipt(receipt, then()).unwrap_err();
         assert_eq!(error, VerifyError::Limits(ReceiptError::Ttl(2_592_001)));
@@ -411,7 +438,7 @@ mod jobs {
     #[test]
     fn a_frame_signed_as_compute_horde_0_0_27_signs() {
         let message: ValidatorToMiner = vector("V0InitialJobRequest");
-        let frame = with_validator_signature(&message, |bytes| key("//Validator").sign(bytes));
+        let frame = sign_frame(&key("//Validator"), &message);
         let signed = decode_from_validator(&frame).unwrap();
         assert_eq!(verify_frame(&signed, validator()), Ok(FrameSignature::Valid));
         assert!(verify_frame(&signed, ValidatorKey(miner().0)).is_err());

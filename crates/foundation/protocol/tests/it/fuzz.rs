@@ -53,7 +53,8 @@ impl Random {
 }
 
 fn seeds() -> Vec<String> {
-    let mut seeds = vec![String::new(), "{}".to_owned()];
+    let nonce = "0123456789abcdef0123456789abcdef:1vC5kq:abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNO-_";
+    let mut seeds = vec![String::new(), "{}".to_owned(), nonce.to_owned()];
     for text in [
         include_str!("../../../../../tests/vectors/wire.json"),
         include_str!("../../../../../tests/vectors/python.json"),

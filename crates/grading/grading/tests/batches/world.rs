@@ -32,7 +32,7 @@ use muster_protocol::{
 };
 use muster_response_proof::{
     Attestation, ChunkTree, Envelope, HashScheme, Price, ResponseProof, Sealable as _, SessionId, StreamEnd,
-    Text,
+    Text, seal,
 };
 use muster_scoring::ObservationKind;
 use uuid::Uuid;
@@ -128,7 +128,7 @@ impl Session {
             not_before: Timestamp::from_secs(0),
             not_after: Timestamp::from_secs(1_000),
         };
-        let attestation = Envelope::new(&stated, |bytes| keypair(1).sign(bytes));
+        let attestation = seal(&stated, &keypair(1));
         // A session in use has answered other requests before.
         let sequence = if path == GRADE_PATH { 0 } else { 9_000 };
         Self {
@@ -175,7 +175,7 @@ impl Session {
         // Between two challenges, a session in use answers another request.
         self.sequence += if self.path == GRADE_PATH { 1 } else { 2 };
         self.previous = Digest::of(&stated.signed_bytes());
-        Envelope::new(&stated, |bytes| self.key.sign(bytes)).to_text()
+        seal(&stated, &self.key).to_text()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A validator's signed statement of capacity for one cycle.
 
-use muster_identity::{Keypair, verify};
+use muster_identity::{Domain, Keypair, SigningMessage, verify};
 use muster_protocol::{Digest, Signature, ValidatorKey, canonical};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::capacity_statements::evidence::{CapacityEvidence, evidence_digest};
 use crate::{CapacityRow, CapacityStatement};
 
 /// The format and version of a statement.
-const FORMAT: &str = "muster/capacity/1";
+const FORMAT: Domain = Domain::new("muster/capacity/1");
 
 /// The largest text of a statement that is read, in bytes: 256 miners with five classes and two kinds of probe.
 pub const MAX_STATEMENT_BYTES: usize = 1024 * 1024;
@@ -65,7 +65,7 @@ pub enum StatementError {
 }
 
 /// The text that is signed: all fields but the signature. Unlike the way through serde, this one cannot fail.
-fn signed_text(format: &str, context: &StatementContext, rows: &[CapacityRow], evidence: Digest) -> String {
+fn signed_text(context: &StatementContext, rows: &[CapacityRow], evidence: Digest) -> SigningMessage {
     let StatementContext {
         genesis,
         netuid,
@@ -73,15 +73,15 @@ fn signed_text(format: &str, context: &StatementContext, rows: &[CapacityRow], e
         cycle,
     } = context;
     let rows: Vec<Value> = rows.iter().map(row_object).collect();
-    canonical::sorted_compact(&canonical::object([
-        ("format", format.into()),
+    let fields = [
         ("genesis", canonical::text(genesis)),
         ("netuid", (*netuid).into()),
         ("validator", canonical::text(validator)),
         ("cycle", (*cycle).into()),
         ("rows", rows.into()),
         ("evidence", canonical::text(&evidence)),
-    ]))
+    ];
+    SigningMessage::document(FORMAT, fields)
 }
 
 fn row_object(row: &CapacityRow) -> Value {
@@ -112,9 +112,9 @@ pub fn sign_statement(
     evidence: &CapacityEvidence,
 ) -> SignedStatement {
     let (rows, digest) = (evidence.rows(), evidence_digest(&evidence.to_text()));
-    let signature = keypair.sign(signed_text(FORMAT, &context, &rows, digest).as_bytes());
+    let signature = keypair.sign(&signed_text(&context, &rows, digest));
     SignedStatement {
-        format: FORMAT.to_owned(),
+        format: FORMAT.as_str().to_owned(),
         context,
         rows,
         evidence: digest,
@@ -131,7 +131,7 @@ pub fn check_statement(text: &str, expected: &StatementContext) -> Result<Signed
         return Err(StatementError::Format);
     }
     let statement: SignedStatement = serde_json::from_str(text)?;
-    if statement.format != FORMAT {
+    if statement.format != FORMAT.as_str() {
         return Err(StatementError::Format);
     }
     if statement.context != *expected {
@@ -146,8 +146,8 @@ pub fn check_statement(text: &str, expected: &StatementContext) -> Result<Signed
 }
 
 impl SignedStatement {
-    fn signed_text(&self) -> String {
-        signed_text(&self.format, &self.context, &self.rows, self.evidence)
+    fn signed_text(&self) -> SigningMessage {
+        signed_text(&self.context, &self.rows, self.evidence)
     }
 
     /// The digest of the signed text. Two signatures over one text have the same, though a signature is never made

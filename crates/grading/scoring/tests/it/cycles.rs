@@ -1,6 +1,6 @@
 //! Whole cycles: vesting, streaming, explanations, the text, and what holds for every snapshot.
 
-use muster_protocol::{Timestamp, Uid};
+use muster_protocol::{Timestamp, Uid, canonical};
 use muster_scoring::{
     Conviction, DropReason, OnchainWeight, POINTS, PastCycle, PastPoints, SNAPSHOT_FORMAT, ScoringSnapshot,
     SnapshotError, VESTING_CYCLES, ZeroReason, explain, score_cycle,
@@ -210,6 +210,23 @@ fn a_snapshot_is_read_back_as_it_was_and_other_formats_are_refused() {
         ScoringSnapshot::parse("receipts"),
         Err(SnapshotError::Text(_))
     ));
+}
+
+#[test]
+fn a_large_snapshot_is_written_in_pieces_with_the_digest_of_the_whole() {
+    let receipts: Vec<_> = (0..3_000).map(|attempt| paid(attempt, 1, "10")).collect();
+    let snapshot = snapshot(&[(1, 101)], receipts);
+    let whole = canonical::sorted_compact_of(&snapshot).unwrap();
+    let pieces: Vec<String> = snapshot.pieces().collect();
+    assert!(
+        pieces.len() > 2,
+        "{} pieces of {} bytes",
+        pieces.len(),
+        whole.len()
+    );
+    assert!(pieces.iter().all(|piece| piece.len() < 600 * 1024));
+    assert_eq!(snapshot.digest(), ScoringSnapshot::digest_of(&whole));
+    assert!(pieces.concat() == whole, "other bytes than those of the whole");
 }
 
 proptest! {

@@ -13,7 +13,7 @@ use muster_http::addresses::AddressRules;
 use muster_openai::TokenUsage;
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::{Digest, ValidatorKey};
-use muster_response_proof::{Envelope, GatewayToken};
+use muster_response_proof::{GatewayToken, seal};
 use muster_testbed::patience;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -234,7 +234,7 @@ async fn an_expired_token_is_a_bad_key() {
             not_before: at(from),
             not_after: at(from).plus(Duration::from_secs(60)),
         };
-        Envelope::new(&token, |bytes| facilitator().sign(bytes)).to_text()
+        seal(&token, &facilitator()).to_text()
     };
     for (from, status) in [(-30, 200), (-100, 401), (100, 401)] {
         let request = world

@@ -13,7 +13,7 @@ use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::{SharedClock, Tasks, certificate};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_response_proof::{Attestation, Envelope, SessionId, Text};
+use muster_response_proof::{Attestation, SessionId, Text, seal};
 use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
 use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
 use tokio::net::TcpListener;
@@ -196,7 +196,7 @@ impl Subnet {
         } else {
             miner()
         };
-        let envelope = Envelope::new(&attestation, |bytes| signer.sign(bytes));
+        let envelope = seal(&attestation, &signer);
         let socket = JobSocket::new(self.engine.folder(), "http.sock", SocketOwner::Trusted).unwrap();
         let limits = Limits::default();
         let endpoint = if fate == JobFate::CannotSeal {

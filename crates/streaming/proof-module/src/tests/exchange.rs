@@ -10,8 +10,9 @@ use muster_response_proof::body_digest::digest_input;
 use muster_response_proof::comment::{comment_line, proof_line};
 use muster_response_proof::{
     Attestation, BodyHasher, Envelope, HashScheme, Price, RequestNonce, ResponseProof, SessionId, StreamEnd,
-    Text,
+    Text, seal,
 };
+use muster_testbed::sign_as_other_programs_do;
 use serde_json::json;
 
 pub(super) const EVENTS: &str = "text/event-stream";
@@ -129,12 +130,12 @@ impl Exchange {
 
     /// The attestation as it is signed.
     pub(super) fn attested(&self) -> Envelope<Attestation> {
-        Envelope::new(&self.attestation, |bytes| keys(self.signers[0]).sign(bytes))
+        seal(&self.attestation, &keys(self.signers[0]))
     }
 
     /// The page's input: what the gateway keeps, and what the page has sent and got.
     pub(super) fn shown(&self) -> PageInput {
-        let sealed = Envelope::new(&self.proof, |bytes| keys(self.signers[1]).sign(bytes)).to_text();
+        let sealed = seal(&self.proof, &keys(self.signers[1])).to_text();
         let content_type = self.proof.content_type.as_ref().map(ToString::to_string);
         let response = match BodyKind::of(content_type.as_deref()) {
             BodyKind::Events => [&comment_line("wait"), self.body.as_slice(), &proof_line(&sealed)].concat(),
@@ -183,8 +184,8 @@ impl PageInput {
         let mut bytes = STANDARD.decode(sealed).unwrap();
         bytes.truncate(bytes.len() - 64);
         change(&mut bytes);
-        let signature = keys(SESSION).sign(&bytes);
-        bytes.extend_from_slice(signature.as_bytes());
+        let signature = sign_as_other_programs_do(&format!("0x{}", hex::encode([SESSION; 32])), &bytes);
+        bytes.extend_from_slice(&signature);
         self.proof.proof = Some(STANDARD.encode(bytes));
     }
 }

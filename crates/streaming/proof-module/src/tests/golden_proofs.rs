@@ -3,7 +3,7 @@
 use muster_identity::Keypair;
 use muster_protocol::{AttemptId, Digest, JobId, MinerKey, ValidatorKey};
 use muster_response_proof::{
-    EngineFacts, Envelope, HashScheme, Price, RequestNonce, SessionId, StreamEnd, TokenFacts,
+    EngineFacts, HashScheme, Price, RequestNonce, SessionId, StreamEnd, TokenFacts, seal,
 };
 
 use super::exchange::{
@@ -329,9 +329,7 @@ const INPUTS: [InputChange; 28] = [
         |it| {
             let mut forged = answer();
             forged.attestation.model = Some(Digest::of(b"better"));
-            let text = Envelope::new(&forged.attestation, |bytes| {
-                Keypair::from_seed([STRANGER; 32]).sign(bytes)
-            });
+            let text = seal(&forged.attestation, &Keypair::from_seed([STRANGER; 32]));
             it.proof.attestation = text.to_text();
         },
         "did not sign it",

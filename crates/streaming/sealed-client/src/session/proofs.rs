@@ -395,7 +395,7 @@ mod tests {
     use muster_identity::Keypair;
     use muster_process::TestClock;
     use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-    use muster_response_proof::{Attestation, HashScheme, Price, SessionId, StreamEnd, Text};
+    use muster_response_proof::{Attestation, HashScheme, Price, SessionId, StreamEnd, Text, seal};
 
     use super::*;
 
@@ -422,7 +422,7 @@ mod tests {
             not_before: Timestamp::from_secs(0),
             not_after: Timestamp::from_secs(1_000),
         };
-        let envelope = Envelope::new(&attestation, |bytes| miner.sign(bytes));
+        let envelope = seal(&attestation, &miner);
         let ledger = ProofLedger::open(&envelope).unwrap();
         (SessionProofs::open(ledger), envelope)
     }
@@ -462,7 +462,7 @@ mod tests {
             engine: None,
             end: StreamEnd::Completed,
         };
-        Envelope::new(&proof, |bytes| key.sign(bytes))
+        seal(&proof, key)
     }
 
     #[test]

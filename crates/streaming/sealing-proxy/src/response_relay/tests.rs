@@ -8,7 +8,7 @@ use muster_openai::BodyKind;
 use muster_process::clock::TokioClock;
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::comment::proof_of;
-use muster_response_proof::{Attestation, Envelope, HashScheme, Price, ResponseProof, SessionId, Text};
+use muster_response_proof::{Attestation, Envelope, HashScheme, Price, ResponseProof, SessionId, Text, seal};
 use tokio::sync::{Semaphore, mpsc};
 use uuid::Uuid;
 
@@ -53,7 +53,7 @@ fn signer() -> Arc<ProofSigner> {
         not_before: Timestamp::from_secs(START),
         not_after: Timestamp::from_secs(START + 1_000_000),
     };
-    let envelope = Envelope::new(&attestation, |bytes| key.sign(bytes));
+    let envelope = seal(&attestation, &key);
     let clock = Arc::new(TokioClock::new(Timestamp::from_secs(START)));
     ProofSigner::new(key, envelope, clock).unwrap()
 }

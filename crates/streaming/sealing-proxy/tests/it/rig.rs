@@ -17,7 +17,7 @@ use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{
     Attestation, ClockTolerance, Envelope, HashScheme, Price, ProofLedger, RequestNonce, ResponseProof,
-    SessionId, StreamEnd, Text,
+    SessionId, StreamEnd, Text, seal,
 };
 use muster_sealed_client::{
     CheckedBody, ProofError, ReceivedResponse, SealedClient, SealedPeer, SentRequest,
@@ -211,7 +211,7 @@ impl Rig {
         let own = certificate::make_self_signed(&["client".to_owned()]).unwrap();
         let (server_digest, client_digest) = (server.identity.fingerprint(), own.identity.fingerprint());
         let stated = attestation(&key(), clock.now(), &kind, server_digest, client_digest);
-        let envelope = Envelope::new(&stated, |bytes| Keypair::from_seed([8; 32]).sign(bytes));
+        let envelope = seal(&stated, &Keypair::from_seed([8; 32]));
         let signer = ProofSigner::new(key(), envelope, Arc::clone(&clock)).unwrap();
         let upstream = Upstream::new(engine, &kind.limits, &tasks);
         let proxy = SealingProxy::with_grader(signer, upstream, co_grader, kind.limits, tasks.clone());

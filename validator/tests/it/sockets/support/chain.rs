@@ -187,6 +187,20 @@ impl TestChain {
         }
     }
 
+    /// Takes a neuron's permit to set weights away.
+    pub(crate) fn revoke(&self, uid: u16) {
+        if let Some(neuron) = self.rules().metagraph.neurons.get_mut(usize::from(uid)) {
+            neuron.permit = false;
+        }
+    }
+
+    /// Moves a neuron's axon.
+    pub(crate) fn move_axon(&self, uid: u16, axon: Option<SocketAddr>) {
+        if let Some(neuron) = self.rules().metagraph.neurons.get_mut(usize::from(uid)) {
+            neuron.axon = axon;
+        }
+    }
+
     /// Serves the stakes of earlier blocks from now on: each neuron with a permit has as much.
     pub(crate) fn remember(&self) {
         let mut rules = self.rules();

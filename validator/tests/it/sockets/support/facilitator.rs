@@ -8,7 +8,7 @@ use muster_protocol::wire::muster::{
     CancelRequest, CapacityNotice, Challenge, ChallengeNonce, LiveQueuePlace,
 };
 use muster_protocol::wire::{decode, encode};
-use muster_protocol::{FeatureSet, JobId, JobStatus};
+use muster_protocol::{FeatureSet, JobId, JobStatus, Signature};
 use muster_websocket::Socket;
 use serde_json::json;
 use uuid::Uuid;
@@ -32,7 +32,7 @@ pub(crate) fn signed(user: &str, timestamp_ns: i64, uuid: Uuid) -> UserJobReques
     let mut request: UserJobRequest = serde_json::from_value(json!({
         "signature": {
             "signature_type": "bittensor", "signatory": user.hotkey(), "timestamp_ns": 0,
-            "signature": user.sign(b"").to_base64(), "signature_scope": "SignedFields",
+            "signature": Signature::from_bytes([1; 64]).to_base64(), "signature_scope": "SignedFields",
         },
         "uuid": uuid, "executor_class": "always_on.test", "docker_image": "hello@sha256:1",
         "args": ["--greet"], "env": {"B": "1", "A": "2"}, "use_gpu": false,

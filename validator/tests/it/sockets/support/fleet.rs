@@ -22,7 +22,7 @@ use muster_protocol::wire::audits::SessionProofs;
 use muster_protocol::wire::miner::{InitialJobRequest, StreamingJobReady};
 use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
 use muster_protocol::{AttemptId, JobId, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
-use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
+use muster_response_proof::{Attestation, HashScheme, Price, SessionId, Text, seal};
 use muster_sealing_proxy::{
     Endpoint, EngineAddress, GraderBackend, Limits, ProofSigner, SealingProxy, Upstream,
 };
@@ -319,7 +319,7 @@ impl Fleet {
             not_before: now,
             not_after: now.plus(std::time::Duration::from_secs(3_600)),
         };
-        let envelope = Envelope::new(&stated, |bytes| fleet_state.miner.sign(bytes));
+        let envelope = seal(&stated, &fleet_state.miner);
         let sealer = ProofSigner::new(key, envelope, Arc::clone(&fleet_state.clock)).unwrap();
         let limits = Limits::default();
         let prover = self.prover(job, behaviour, seen).await;

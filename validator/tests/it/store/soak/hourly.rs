@@ -48,6 +48,8 @@ const ROWS: &[&str] = &[
     "INSERT INTO gathered (validator, attempt_id, kind, miner, payload, digest, validator_signature, miner_signature, \
      written_at, chain, block) \
      VALUES ('validator', 'attempt ' || $1, 'finished', 'miner', '{}', 'digest', '', '', $2, 'chain', $1 * 300)",
+    "INSERT INTO gathered_amounts (chain, validator, miner, cycle, receipts, bytes, written_at) \
+     VALUES ('chain', 'validator', 'miner', $1 * 300, 1, 2, $2)",
     "INSERT INTO pages_read (miner, page, next_byte, settled) VALUES ('miner', $2 / 300000000, $1, 1)",
     "INSERT INTO receipt_lines (page, first, length, line) VALUES ($2 / 300000000, 0, 1, CAST($1 AS TEXT))",
     "INSERT INTO refused_receipts (miner, reason, refused, last_at, example) \

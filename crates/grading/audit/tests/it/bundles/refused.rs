@@ -6,7 +6,7 @@ use muster_audit::{
 };
 use muster_identity::Keypair;
 use muster_protocol::{Digest, MinerKey};
-use muster_response_proof::{BucketHeader, Envelope, RequestNonce, ResponseProof};
+use muster_response_proof::{BucketHeader, Envelope, RequestNonce, ResponseProof, seal};
 
 use crate::bundles::referenced;
 use crate::bundles::support::{Prompt, World, canaries, given, make_false};
@@ -112,7 +112,7 @@ fn headers_draws_and_shares_are_the_validators() {
         let envelope = Envelope::<BucketHeader>::from_text(&bundle.buckets[1].header).unwrap();
         let other = Keypair::from_seed([7; 32]);
         let header = envelope.statement().unwrap();
-        bundle.buckets[1].header = Envelope::new(&header, |bytes| other.sign(bytes)).to_text();
+        bundle.buckets[1].header = seal(&header, &other).to_text();
     };
     assert_refused!(by_another, ReplayError::Header { bucket: 1 });
     assert_refused!(|bundle| bundle.netuid = 13, ReplayError::Header { bucket: 4_000 });

@@ -16,7 +16,7 @@ use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, Va
 use muster_response_proof::{
     AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, Envelope, HashScheme, NonceInput, Price,
     RequestNonce, ResponseProof, Sealable, SessionId, StreamEnd, Text, TokenFacts, hash_chunk,
-    inclusion_path, root_of,
+    inclusion_path, root_of, seal,
 };
 use uuid::Uuid;
 
@@ -164,7 +164,7 @@ impl World {
                     client,
                     ..self.proof(&attestation, next, previous, one.client, b"", 1)
                 };
-                let envelope = Envelope::new(&proof, |bytes| self.session_key.sign(bytes));
+                let envelope = seal(&proof, &self.session_key);
                 previous = envelope.digest();
                 next += 1;
                 others.push(envelope.to_text());
@@ -184,7 +184,7 @@ impl World {
             if self.has_nonce_keys {
                 self.derive_nonce(&mut proof, bucket, &mut equal);
             }
-            let envelope = Envelope::new(&proof, |bytes| self.session_key.sign(bytes));
+            let envelope = seal(&proof, &self.session_key);
             previous = envelope.digest();
             next += 1;
             answers.push(AnswerEvidence {
@@ -225,7 +225,7 @@ impl World {
             calibration: self.calibration.clone(),
             buckets,
             sessions: vec![SessionEvidence {
-                attestation: Envelope::new(&attestation, |bytes| self.miner.sign(bytes)).to_text(),
+                attestation: seal(&attestation, &self.miner).to_text(),
                 answers,
                 others,
                 unproven: Vec::new(),
@@ -248,7 +248,7 @@ impl World {
             canaries,
         };
         ListCommitment {
-            header: Envelope::new(&header, |bytes| self.validator.sign(bytes)).to_text(),
+            header: seal(&header, &self.validator).to_text(),
             block_hash: block_hash_of(bucket),
         }
     }
@@ -425,7 +425,7 @@ impl World {
                 share_root: root_of(shares),
                 canaries: *canaries,
             };
-            let envelope = Envelope::new(&header, |bytes| self.validator.sign(bytes));
+            let envelope = seal(&header, &self.validator);
             previous = envelope.digest();
             let block_hash = block_hash_of(bucket);
             buckets.push(BucketEvidence {
