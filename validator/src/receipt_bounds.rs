@@ -16,8 +16,8 @@ use muster_receipts::{CycleScale, PairCycle, PairStrength, ReceiptQuota, Receipt
 use muster_scoring::{EpochFacts, GradedExecutors, LOOKBACK_BLOCKS, MULTIPLIER};
 use muster_store::StoreError;
 
-use crate::state::ValidatorState;
 use crate::store::GatheredFinish;
+use crate::validator_state::ValidatorState;
 use crate::weights::BlockTimes;
 
 /// The duration of a block where the chain does not have it, in milliseconds: Bittensor's.
