@@ -268,6 +268,8 @@ fn reject_checkpoints(error: BlockStoreError) -> ApiRejection {
         | BlockStoreError::NotFound
         | BlockStoreError::OtherContent(_)
         | BlockStoreError::TooSlow
+        | BlockStoreError::TooLong
+        | BlockStoreError::Broken(_)
         | BlockStoreError::BeingDropped
         | BlockStoreError::Full
         | BlockStoreError::Throttled(_)

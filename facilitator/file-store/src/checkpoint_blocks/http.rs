@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, FromRequest as _, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{post, put};
 use axum::{Json, Router};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
 use muster_checkpoints::BLOCK_BYTES;
 use muster_checkpoints::manifest::MAX_MANIFEST_BYTES;
+use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::rest::Detail;
 use muster_protocol::wire::checkpoints::{BlockList, MAX_BLOCK_LIST};
@@ -18,7 +21,8 @@ use muster_protocol::{Digest, JobId};
 
 use crate::checkpoint_blocks::block_grant::BlockAccess;
 use crate::checkpoint_blocks::catalogue::BlockOwner;
-use crate::checkpoint_blocks::service::{BlockStoreError, CheckpointService, RECEIVE_LIMIT};
+use crate::checkpoint_blocks::service::{BlockStoreError, CheckpointService};
+use crate::checkpoint_blocks::upload_permits::{TooSlow, UploadPace};
 use crate::signed_urls::SignedQuery;
 
 /// The longest body: a block, or a manifest, which is stored as one.
@@ -87,20 +91,39 @@ async fn write(
     let block = read_digest(&block)?;
     let (job, owner) = permitted(&service, BlockAccess::Write, &job, signed).await?;
     // Before the body is read: the permits bound the blocks in memory.
-    let Ok(_permit) = service.receiving.acquire().await else {
-        return Err(BlockStoreError::Throttled(1));
-    };
-    let received = tokio::select! {
-        biased;
-        received = Bytes::from_request(request, &()) => received,
-        () = service.clock.sleep(RECEIVE_LIMIT) => return Err(BlockStoreError::TooSlow),
-    };
-    match received {
-        Ok(content) => {
-            service.put(job, &owner, block, content).await?;
-            Ok(StatusCode::CREATED.into_response())
+    let _permit = service.uploads.acquire(&owner.account).await;
+    let content = receive(&service.clock, request.into_body()).await?;
+    service.put(job, &owner, block, content).await?;
+    Ok(StatusCode::CREATED.into_response())
+}
+
+/// Reads the body of an upload, no slower than uploads may be.
+async fn receive(clock: &SharedClock, body: Body) -> Result<Bytes, BlockStoreError> {
+    let mut pieces = body.into_data_stream();
+    let mut content = BytesMut::new();
+    let mut pace = UploadPace::new(clock.now());
+    let mut judged = clock.sleep_until(pace.judged_at());
+    loop {
+        let piece = tokio::select! {
+            // Bytes that have arrived count before the upload is judged.
+            biased;
+            piece = pieces.next() => piece,
+            () = &mut judged => {
+                pace.judge(clock.now())
+                    .map_err(|TooSlow| BlockStoreError::TooSlow)?;
+                judged = clock.sleep_until(pace.judged_at());
+                continue;
+            }
+        };
+        let Some(piece) = piece else {
+            return Ok(content.freeze());
+        };
+        let piece = piece.map_err(|error| BlockStoreError::Broken(Causes(&error).to_string()))?;
+        pace.note(piece.len());
+        if content.len().saturating_add(piece.len()) > MAX_BODY {
+            return Err(BlockStoreError::TooLong);
         }
-        Err(rejection) => Ok(rejection.into_response()),
+        content.extend_from_slice(&piece);
     }
 }
 
@@ -134,10 +157,10 @@ impl BlockStoreError {
             Self::Ended => StatusCode::GONE,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::OtherContent(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Full => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Full | Self::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::NoCheckpoint(..) => StatusCode::BAD_REQUEST,
+            Self::NoCheckpoint(..) | Self::Broken(_) => StatusCode::BAD_REQUEST,
             Self::BeingDropped | Self::Store(_) | Self::Storage(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -156,6 +179,8 @@ impl IntoResponse for BlockStoreError {
             | Self::OtherContent(_)
             | Self::Full
             | Self::TooSlow
+            | Self::TooLong
+            | Self::Broken(_)
             | Self::BeingDropped
             | Self::Throttled(_)
             | Self::NoCheckpoint(..) => self.to_string(),

@@ -5,12 +5,13 @@
 //! and a sweep drops the blocks that none of them names.
 //!
 //! Reading order: [`block_grant`] (the permission of a URL, pure), [`catalogue`] (the tables), [`service`] (both with
-//! the objects), [`http`] (the requests).
+//! the objects), [`upload_permits`] (how many blocks are received at a time, and how slowly), [`http`] (the requests).
 
 pub mod block_grant;
 pub mod catalogue;
 pub mod http;
 pub mod service;
+mod upload_permits;
 
 pub use block_grant::{BlockAccess, BlockGrant};
 pub use service::{BlockStoreError, CheckpointService};

@@ -15,10 +15,10 @@ use muster_protocol::wire::checkpoints::{CheckpointGrant, ResumeOrder};
 use muster_protocol::{Digest, JobId, Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use crate::checkpoint_blocks::block_grant::{BlockAccess, BlockGrant};
 use crate::checkpoint_blocks::catalogue::{Announcement, BlockBounds, BlockCatalogue, BlockOwner};
+use crate::checkpoint_blocks::upload_permits::{PACE_BYTES, PACE_WINDOW, RECEIVE_LIMIT, UploadPermits};
 use crate::{ObjectStorage, Settings, StorageError, UrlKey};
 
 /// The time for which an executor may use its URL. A job has ended long before, and its URL with it.
@@ -27,12 +27,8 @@ const WRITE_GRANT: Duration = Duration::from_secs(400 * 24 * 3_600);
 /// How long a block stays that no kept checkpoint names, since it was used last.
 const GRACE: Duration = Duration::from_secs(3_600);
 
-/// Blocks that are received at one time; each is in memory.
-const RECEIVED_AT_ONCE: usize = 32;
-
-/// How long a block may take to arrive: eight mebibytes at 35 KiB/s. It is far below [`GRACE`], so that no sweep drops
-/// a block that is being written.
-pub(crate) const RECEIVE_LIMIT: Duration = Duration::from_secs(240);
+// No sweep drops a block that is being written.
+const _: () = assert!(RECEIVE_LIMIT.as_secs() < GRACE.as_secs() / 2);
 
 /// The wait of a client whose block is being dropped.
 const BUSY_SECS: u64 = 2;
@@ -53,8 +49,17 @@ pub enum BlockStoreError {
     #[error("the content has the SHA-256 {0}, which is not the name of the block")]
     OtherContent(Digest),
     /// The body came too slowly.
-    #[error("the block did not arrive within {} s; send it again", RECEIVE_LIMIT.as_secs())]
+    #[error(
+        "the block came too slowly: it must bring {} KiB in {} s and be whole in {} s; send it again over a faster line",
+        PACE_BYTES / 1024, PACE_WINDOW.as_secs(), RECEIVE_LIMIT.as_secs()
+    )]
     TooSlow,
+    /// The body is longer than a block.
+    #[error("a block has at most {BLOCK_BYTES} bytes")]
+    TooLong,
+    /// The connection broke before the block was whole.
+    #[error("the block did not arrive whole: {0}; send it again")]
+    Broken(String),
     /// The block is being dropped at this moment.
     #[error("the block is being dropped at this moment; send it again in {BUSY_SECS} s")]
     BeingDropped,
@@ -85,7 +90,7 @@ pub struct CheckpointService {
     pub(crate) clock: SharedClock,
     requests: Arc<Mutex<RateLimiter<String>>>,
     /// Bounds the blocks in memory.
-    pub(crate) receiving: Arc<Semaphore>,
+    pub(crate) uploads: UploadPermits,
 }
 
 fn object(job: &str, block: &str) -> String {
@@ -109,7 +114,7 @@ impl CheckpointService {
             settings,
             clock,
             requests: Arc::new(Mutex::new(requests)),
-            receiving: Arc::new(Semaphore::new(RECEIVED_AT_ONCE)),
+            uploads: UploadPermits::default(),
         }
     }
 

@@ -12,3 +12,5 @@ mod misuse;
 mod support;
 #[cfg(test)]
 mod sweep;
+#[cfg(test)]
+mod upload_permits;
