@@ -7,6 +7,8 @@
 
 pub(crate) mod announcement;
 mod comparison;
+mod page_admission;
+mod page_texts;
 pub(crate) mod pages_router;
 mod statements;
 

@@ -3,7 +3,7 @@
 use muster_protocol::Digest;
 
 use super::{Result, Store, Transaction, query_error};
-use muster_store::columns::read_column;
+use muster_store::columns::{read_column, to_signed, to_unsigned};
 
 impl Store {
     /// The canonical text of a snapshot; `None` if there is none with this digest, or no more.
@@ -17,6 +17,46 @@ impl Store {
             .await
             .map_err(query_error("read a scoring snapshot"))?;
         row.map(|row| read_column(&row, "body")).transpose()
+    }
+
+    /// The length of a snapshot's text in bytes; `None` if there is none with this digest, or no more.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn scoring_snapshot_length(&self, digest: Digest) -> Result<Option<u64>> {
+        let statement =
+            "SELECT CAST(OCTET_LENGTH(body) AS BIGINT) AS bytes FROM scoring_snapshots WHERE digest = $1";
+        let row = sqlx::query(statement)
+            .bind(digest.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(query_error("read the length of a scoring snapshot"))?;
+        row.map(|row| read_column(&row, "bytes").map(to_unsigned))
+            .transpose()
+    }
+
+    /// At most `most` bytes of a snapshot's text from the byte `from` on; `None` if there is none with this digest, or
+    /// no more. The text is ASCII, so its letters are its bytes. On SQLite the database reads the whole text for a
+    /// moment to cut a part out of it.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn scoring_snapshot_part(
+        &self,
+        digest: Digest,
+        from: u64,
+        most: u64,
+    ) -> Result<Option<String>> {
+        let statement = "SELECT SUBSTR(body, CAST($2 AS INTEGER), CAST($3 AS INTEGER)) AS part \
+                         FROM scoring_snapshots WHERE digest = $1";
+        let row = sqlx::query(statement)
+            .bind(digest.to_string())
+            .bind(to_signed(from.saturating_add(1)))
+            .bind(to_signed(most))
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(query_error("read a part of a scoring snapshot"))?;
+        row.map(|row| read_column(&row, "part")).transpose()
     }
 
     /// The genesis hash of the chain that the cycles belong to; empty if no chain ever answered.
