@@ -140,6 +140,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "used bytes",
             include_str!("../migrations/0029_used_bytes.sql"),
         ),
+        (
+            33,
+            "attempt blocks",
+            include_str!("../migrations/0033_attempt_blocks.sql"),
+        ),
     ])
 });
 

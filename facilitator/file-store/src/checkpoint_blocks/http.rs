@@ -19,11 +19,9 @@ use muster_protocol::rest::Detail;
 use muster_protocol::wire::checkpoints::{BlockList, MAX_BLOCK_LIST};
 use muster_protocol::{Digest, JobId};
 
-use crate::checkpoint_blocks::block_grant::BlockAccess;
-use crate::checkpoint_blocks::catalogue::BlockOwner;
-use crate::checkpoint_blocks::service::{BlockStoreError, CheckpointService};
+use crate::checkpoint_blocks::block_grant::BlockQuery;
+use crate::checkpoint_blocks::service::{BlockStoreError, CheckpointService, PermittedRequest};
 use crate::checkpoint_blocks::upload_permits::{TooSlow, UploadPace};
-use crate::signed_urls::SignedQuery;
 
 /// The longest body: a block, or a manifest, which is stored as one.
 const MAX_BODY: usize = {
@@ -44,16 +42,13 @@ pub fn router(service: Service) -> Router {
 
 async fn permitted(
     service: &Service,
-    access: BlockAccess,
     job: &str,
-    signed: Result<Query<SignedQuery>, QueryRejection>,
-) -> Result<(JobId, BlockOwner), BlockStoreError> {
+    query: Result<Query<BlockQuery>, QueryRejection>,
+    writes: bool,
+) -> Result<PermittedRequest, BlockStoreError> {
     let job: JobId = job.parse().map_err(|_| BlockStoreError::NotFound)?;
-    let Query(signed) = signed.map_err(|_| BlockStoreError::NotPermitted)?;
-    let owner = service
-        .find_permitted(access, job, &signed.expires, &signed.signature)
-        .await?;
-    Ok((job, owner))
+    let Query(query) = query.map_err(|_| BlockStoreError::NotPermitted)?;
+    service.find_permitted(job, &query, writes).await
 }
 
 fn read_digest(text: &str) -> Result<Digest, BlockStoreError> {
@@ -65,11 +60,11 @@ fn read_digest(text: &str) -> Result<Digest, BlockStoreError> {
 async fn missing(
     State(service): State<Service>,
     job: Result<Path<String>, PathRejection>,
-    signed: Result<Query<SignedQuery>, QueryRejection>,
+    query: Result<Query<BlockQuery>, QueryRejection>,
     asked: Result<Json<BlockList>, JsonRejection>,
 ) -> Result<Response, BlockStoreError> {
     let Path(job) = job.map_err(|_| BlockStoreError::NotFound)?;
-    let (job, _) = permitted(&service, BlockAccess::Write, &job, signed).await?;
+    let request = permitted(&service, &job, query, true).await?;
     let Json(asked) = match asked {
         Ok(asked) if asked.blocks.len() <= MAX_BLOCK_LIST => asked,
         Ok(_) | Err(_) => {
@@ -77,23 +72,23 @@ async fn missing(
             return Ok((StatusCode::BAD_REQUEST, Json(Detail { detail })).into_response());
         }
     };
-    let blocks = service.find_missing(job, &asked.blocks).await?;
+    let blocks = service.find_missing(request.job, &asked.blocks).await?;
     Ok(Json(BlockList { blocks }).into_response())
 }
 
 async fn write(
     State(service): State<Service>,
     path: Result<Path<(String, String)>, PathRejection>,
-    signed: Result<Query<SignedQuery>, QueryRejection>,
+    query: Result<Query<BlockQuery>, QueryRejection>,
     request: Request,
 ) -> Result<Response, BlockStoreError> {
     let Path((job, block)) = path.map_err(|_| BlockStoreError::NotFound)?;
     let block = read_digest(&block)?;
-    let (job, owner) = permitted(&service, BlockAccess::Write, &job, signed).await?;
+    let permitted = permitted(&service, &job, query, true).await?;
     // Before the body is read: the permits bound the blocks in memory.
-    let _permit = service.uploads.acquire(&owner.account).await;
+    let _permit = service.uploads.acquire(&permitted.account).await;
     let content = receive(&service.clock, request.into_body()).await?;
-    service.put(job, &owner, block, content).await?;
+    service.put(&permitted, block, content).await?;
     Ok(StatusCode::CREATED.into_response())
 }
 
@@ -130,12 +125,12 @@ async fn receive(clock: &SharedClock, body: Body) -> Result<Bytes, BlockStoreErr
 async fn read(
     State(service): State<Service>,
     path: Result<Path<(String, String)>, PathRejection>,
-    signed: Result<Query<SignedQuery>, QueryRejection>,
+    query: Result<Query<BlockQuery>, QueryRejection>,
 ) -> Result<Response, BlockStoreError> {
     let Path((job, block)) = path.map_err(|_| BlockStoreError::NotFound)?;
     let block = read_digest(&block)?;
-    let (job, _) = permitted(&service, BlockAccess::Read, &job, signed).await?;
-    let content = service.get(job, block).await?;
+    let request = permitted(&service, &job, query, false).await?;
+    let content = service.get(request.job, block).await?;
     let headers = [
         (
             header::CONTENT_TYPE,
@@ -154,10 +149,10 @@ impl BlockStoreError {
     pub const fn status(&self) -> StatusCode {
         match self {
             Self::NotPermitted => StatusCode::FORBIDDEN,
-            Self::Ended => StatusCode::GONE,
+            Self::Ended | Self::AttemptEnded => StatusCode::GONE,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::OtherContent(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Full | Self::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Full | Self::AttemptFull(_) | Self::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::NoCheckpoint(..) | Self::Broken(_) => StatusCode::BAD_REQUEST,
@@ -175,9 +170,11 @@ impl IntoResponse for BlockStoreError {
             }
             Self::NotPermitted
             | Self::Ended
+            | Self::AttemptEnded
             | Self::NotFound
             | Self::OtherContent(_)
             | Self::Full
+            | Self::AttemptFull(_)
             | Self::TooSlow
             | Self::TooLong
             | Self::Broken(_)

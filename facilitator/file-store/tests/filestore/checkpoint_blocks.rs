@@ -96,6 +96,10 @@ impl Bench {
         sqlx::query(statement).execute(&self.store.pool).await.unwrap();
     }
 
+    pub(crate) fn pool(&self) -> sqlx::AnyPool {
+        self.store.pool.clone()
+    }
+
     /// The files that lie beside the blocks.
     fn files(&self) -> FileService {
         let shared: SharedClock = Arc::<TestClock>::clone(&self.clock);
@@ -270,7 +274,7 @@ async fn unreferenced_checkpoint_blocks_go_and_those_of_a_lost_list_stay() {
         // The second alone is kept. The third is sent, and its list is lost.
         bench
             .service
-            .record_kept(validator(), id(JOB), &lists[1..])
+            .record_kept(validator(), id(JOB), &lists[1..], 0)
             .await
             .unwrap();
         assert_eq!(bench.put(&url, third).await, StatusCode::CREATED);
@@ -286,7 +290,11 @@ async fn unreferenced_checkpoint_blocks_go_and_those_of_a_lost_list_stay() {
         }
         // Another validator's word counts nothing.
         let stranger = ValidatorKey(Hotkey::from_bytes([9; 32]));
-        bench.service.record_kept(stranger, id(JOB), &[]).await.unwrap();
+        bench
+            .service
+            .record_kept(stranger, id(JOB), &[], 0)
+            .await
+            .unwrap();
         assert_eq!(
             bench.service.view(id(JOB), BASE).await.unwrap().checkpoints.len(),
             1
@@ -323,10 +331,10 @@ async fn a_job_whose_manifest_is_missing_does_not_stop_the_sweep_of_others() {
         let (never_sent, _) = checkpoint(1, b"old");
         let (validator, service) = (validator(), &bench.service);
         service
-            .record_kept(validator, id(JOB), &[never_sent])
+            .record_kept(validator, id(JOB), &[never_sent], 0)
             .await
             .unwrap();
-        service.record_kept(validator, id(OTHER), &[]).await.unwrap();
+        service.record_kept(validator, id(OTHER), &[], 0).await.unwrap();
         assert_eq!(service.sweep().await.unwrap(), 1);
         assert_eq!(bench.get(&one, b"old").await, StatusCode::OK);
         assert_eq!(bench.get(&other, b"old").await, StatusCode::NOT_FOUND);
@@ -438,7 +446,7 @@ async fn a_job_begins_from_a_checkpoint_of_its_own_account_only() {
         let ((kept, manifest), (gone, _)) = (checkpoint(3, b"content"), checkpoint(5, b"gone"));
         bench
             .service
-            .record_kept(validator(), id(JOB), &[kept.clone(), gone])
+            .record_kept(validator(), id(JOB), &[kept.clone(), gone], 0)
             .await
             .unwrap();
         let url = bench.grant(JOB).await;
