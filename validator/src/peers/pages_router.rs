@@ -30,7 +30,7 @@ use super::page_admission::{BUSY_SECS, Busy, PageAdmission};
 use super::page_texts::{LINES_PER_PIECE, SHORT_BYTES, TextRest, TextSource};
 use crate::state::ValidatorState;
 
-/// What the handlers of the pages share.
+/// The state that the handlers of the pages share.
 #[derive(Clone, Debug)]
 struct PagesState {
     store: Arc<Store>,

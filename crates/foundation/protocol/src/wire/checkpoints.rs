@@ -110,8 +110,8 @@ pub struct CheckpointGrant {
     /// The checkpoint of another job that this one begins from, as the terms name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<ResumeOrder>,
-    /// Whether the validator may narrow both URLs to one attempt. A facilitator before the feature `attempt-urls` leaves
-    /// it out: then executors get the URLs as they are.
+    /// Whether the validator may narrow both URLs to one attempt. A facilitator before the feature `attempt-urls`
+    /// leaves it out: then executors get the URLs as they are.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attempt_urls: bool,
 }
