@@ -12,7 +12,8 @@ use muster_checkpoints::CheckpointManifest;
 use muster_checkpoints::manifest::DOMAIN;
 use muster_facilitator_core::list_page::PageQuery;
 use muster_facilitator_core::{request_bodies, signature};
-use muster_file_store::FileId;
+use muster_file_store::checkpoint_blocks::{BlockGrant, BlockQuery};
+use muster_file_store::{FileId, UrlKey};
 use muster_hardware_proof::Evidence;
 use muster_hardware_proof::challenge_message::{MessageFrame, ProofSpec};
 use muster_http::addresses::AddressRules;
@@ -25,7 +26,7 @@ use muster_openai::text::TextDigest;
 use muster_openai::{BodyKind, TokenBounds, TokenMeter};
 use muster_process::Tasks;
 use muster_protocol::job::MAX_METRICS;
-use muster_protocol::{Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{Hotkey, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::answer_proof::{AnswerProof, OwnTranscript, check_answer};
 use muster_response_proof::comment::CommentScanner;
 use muster_response_proof::{
@@ -103,6 +104,7 @@ pub fn all() -> Vec<(&'static str, Target)> {
         ("request_bodies", Box::new(bodies)),
         ("request_headers", text(request_headers)),
         ("file_id", text(file_id)),
+        ("blocks_url", text(blocks_url)),
     ];
     texts.chain(ours).collect()
 }
@@ -432,5 +434,24 @@ fn request_headers(input: &str) {
 fn file_id(input: &str) {
     if let Ok(id) = input.parse::<FileId>() {
         assert_eq!(id.to_string(), input);
+    }
+}
+
+/// A URL of blocks that is narrowed to an attempt holds the signature of its job no more, and no text is a permission.
+fn blocks_url(input: &str) {
+    if let Some(narrowed) = muster_checkpoints::attempt_url(input, 7) {
+        let (_, signature) = input.rsplit_once("&Signature=").unwrap_or_default();
+        assert!(!signature.is_empty() && !narrowed.ends_with(signature));
+    }
+    let mut parts = input.splitn(4, '&').map(str::to_owned);
+    let query = BlockQuery {
+        expires: parts.next().unwrap_or_default(),
+        signature: parts.next().unwrap_or_default(),
+        reader: parts.next(),
+        attempt: parts.next(),
+    };
+    if let Ok(job) = "11111111-2222-4333-8444-555555555555".parse::<JobId>() {
+        let key = UrlKey::new(*b"a secret of this target");
+        assert_eq!(BlockGrant::read(&key, job, &query, Timestamp::from_secs(0)), None);
     }
 }

@@ -8,6 +8,8 @@
 pub(crate) mod announcement;
 mod comparison;
 mod gather_statements;
+mod page_admission;
+mod page_texts;
 pub(crate) mod pages_router;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -21,6 +21,8 @@ pub struct Settings {
     pub max_file_mib: u64,
     /// The largest size of all files of an account together, in MiB.
     pub quota_mib: u64,
+    /// The part of `quota_mib` that the blocks of one attempt of a job may take, in percent.
+    pub attempt_percent: u64,
     /// The largest size of the files of all accounts together, in MiB.
     pub total_mib: u64,
     /// The most files of an account, announced ones among them.
@@ -41,6 +43,7 @@ impl Default for Settings {
             store: "file:facilitator-files".to_owned(),
             max_file_mib: 2_048,
             quota_mib: 20_480,
+            attempt_percent: 50,
             total_mib: 1_048_576,
             max_files: 10_000,
             requests_per_minute: 6_000,
@@ -62,6 +65,7 @@ impl Settings {
         for (key, value, range) in [
             ("max_file_mib", self.max_file_mib, 1..=1 << 20),
             ("quota_mib", self.quota_mib, 1..=1 << 40),
+            ("attempt_percent", self.attempt_percent, 1..=100),
             ("total_mib", self.total_mib, 1..=1 << 40),
             ("max_files", self.max_files, 1..=1 << 40),
             ("keep_hours", self.keep_hours, hours.clone()),
@@ -89,6 +93,12 @@ impl Settings {
             all: self.total_mib.saturating_mul(MIB),
             files: self.max_files,
         }
+    }
+
+    /// The bytes that the blocks of one attempt of a job may take together.
+    pub const fn attempt_bound(&self) -> u64 {
+        let percent = self.quota_mib.saturating_mul(MIB) / 100;
+        percent.saturating_mul(self.attempt_percent)
     }
 
     /// The time for which a file is kept.
@@ -126,6 +136,7 @@ mod tests {
             store: "ftp://x".to_owned(),
             max_file_mib: 0,
             quota_mib: 0,
+            attempt_percent: 101,
             total_mib: 0,
             max_files: 0,
             requests_per_minute: 0,
@@ -133,6 +144,6 @@ mod tests {
             url_hours: 9_999,
             sweep_s: 0,
         };
-        assert_eq!(wrong.problems("files").len(), 8);
+        assert_eq!(wrong.problems("files").len(), 9);
     }
 }

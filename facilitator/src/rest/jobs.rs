@@ -265,11 +265,15 @@ fn reject_checkpoints(error: BlockStoreError) -> ApiRejection {
         BlockStoreError::Store(error) => error.into(),
         BlockStoreError::NotPermitted
         | BlockStoreError::Ended
+        | BlockStoreError::AttemptEnded
         | BlockStoreError::NotFound
         | BlockStoreError::OtherContent(_)
         | BlockStoreError::TooSlow
+        | BlockStoreError::TooLong
+        | BlockStoreError::Broken(_)
         | BlockStoreError::BeingDropped
         | BlockStoreError::Full
+        | BlockStoreError::AttemptFull(_)
         | BlockStoreError::Throttled(_)
         | BlockStoreError::Storage(_) => {
             tracing::error!(error = %Causes(&error), "the checkpoints of a job cannot be granted");

@@ -90,6 +90,11 @@ impl ValidatorSession {
         if !features.has(Feature::Terms) {
             request.muster = None;
         }
+        if let Some(extension) = &mut request.muster
+            && let Some(grant) = &mut extension.checkpoints
+        {
+            grant.fit_to(features);
+        }
         set_context(&mut request, features, self.services.trace_all);
         let size = encode(&request).len();
         let limit = self.max_frame();

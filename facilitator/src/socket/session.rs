@@ -274,7 +274,8 @@ impl ValidatorSession {
             ToFacilitator::MusterJobCheckpoints(told) => {
                 if self.still_holds_jobs().await? {
                     let (validator, checkpoints) = (self.validator(), &self.services.checkpoints);
-                    checkpoints.record_kept(validator, told.uuid, &told.kept).await?;
+                    let (kept, ended) = (&told.kept, told.ended_attempts);
+                    checkpoints.record_kept(validator, told.uuid, kept, ended).await?;
                 }
                 Ok(())
             }

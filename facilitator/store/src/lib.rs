@@ -145,6 +145,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "session keys",
             include_str!("../migrations/0030_session_keys.sql"),
         ),
+        (
+            31,
+            "attempt blocks",
+            include_str!("../migrations/0031_attempt_blocks.sql"),
+        ),
     ])
 });
 

@@ -37,6 +37,7 @@ const FACILITATOR: Role = Role {
     section: "Facilitator",
     migrations: "facilitator/store/migrations",
     elsewhere: &[
+        ("attempt_bytes", "facilitator/file-store/src/checkpoint_blocks"),
         ("block_bytes", "facilitator/file-store/src/checkpoint_blocks"),
         ("files", "facilitator/file-store/src"),
         ("file_segments", "facilitator/file-store/src"),

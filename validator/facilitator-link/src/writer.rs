@@ -143,6 +143,10 @@ impl LinkWriter<'_> {
             ToFacilitator::MusterJobQueued(_) if !features.has(Feature::Queue) => return Ok(()),
             ToFacilitator::MusterJobMetrics(_) if !features.has(Feature::Metrics) => return Ok(()),
             ToFacilitator::MusterJobCheckpoints(_) if !features.has(Feature::Checkpoints) => return Ok(()),
+            ToFacilitator::MusterJobCheckpoints(mut list) => {
+                list.fit_to(features);
+                ToFacilitator::MusterJobCheckpoints(list)
+            }
             // A facilitator without the feature refuses a message with a field that it does not know.
             ToFacilitator::MusterJobProgress(progress) if !features.has(Feature::Fetching) => {
                 ToFacilitator::MusterJobProgress(LiveProgress {
@@ -158,7 +162,6 @@ impl LinkWriter<'_> {
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobMetrics(_)
-            | ToFacilitator::MusterJobCheckpoints(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)

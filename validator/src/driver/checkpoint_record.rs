@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use muster_checkpoints::{
-    AttemptFacts, AttemptFate, CheckpointFacts, ResumeDecision, decide_resume, find_superfluous,
+    AttemptFacts, AttemptFate, CheckpointFacts, ResumeDecision, attempt_url, decide_resume, find_superfluous,
 };
 use muster_job_messages::pay::MeasuredWork;
 use muster_protocol::job::{
@@ -136,9 +136,14 @@ impl CheckpointRecord {
     pub(crate) fn order(&self, attempt: &StoredAttempt) -> CheckpointOrder {
         let beginning = self.beginnings.get(&attempt.id).copied().unwrap_or_default();
         let own = beginning.from.and_then(|ordinal| self.find(ordinal));
+        let blocks = self.narrow(&self.grant.blocks, attempt);
         let own = own.map(|checkpoint| ResumeOrder {
             manifest: checkpoint.facts.manifest,
-            blocks: self.grant.blocks.clone(),
+            blocks: blocks.clone(),
+        });
+        let others = self.grant.resume.as_ref().map(|resume| ResumeOrder {
+            manifest: resume.manifest,
+            blocks: self.narrow(&resume.blocks, attempt),
         });
         CheckpointOrder {
             folder: self.terms.folder.clone(),
@@ -148,9 +153,19 @@ impl CheckpointRecord {
             attempt: attempt.ordinal,
             halvings: beginning.halvings,
             stall_s: self.terms.stall_s,
-            blocks: self.grant.blocks.clone(),
-            resume: own.or_else(|| self.grant.resume.clone()),
+            blocks,
+            resume: own.or(others),
         }
+    }
+
+    /// The URL as an attempt's executor gets it: good for that attempt, where the facilitator knows how.
+    fn narrow(&self, url: &str, attempt: &StoredAttempt) -> String {
+        let narrowed = self
+            .grant
+            .attempt_urls
+            .then(|| attempt_url(url, attempt.ordinal))
+            .flatten();
+        narrowed.unwrap_or_else(|| url.to_owned())
     }
 
     /// Judges a checkpoint that an attempt's miner reported.
@@ -216,8 +231,8 @@ impl CheckpointRecord {
         newest
     }
 
-    /// The list for the facilitator.
-    pub(crate) fn list(&self) -> JobCheckpoints {
+    /// The list for the facilitator, once the attempts from 1 to `ended_attempts` have ended.
+    pub(crate) fn list(&self, ended_attempts: u32) -> JobCheckpoints {
         let kept = self
             .checkpoints
             .iter()
@@ -225,6 +240,7 @@ impl CheckpointRecord {
         JobCheckpoints {
             uuid: self.job,
             kept: kept.map(|checkpoint| checkpoint.facts.clone()).collect(),
+            ended_attempts,
         }
     }
 

@@ -133,6 +133,7 @@ impl JobDriver {
                 runner.hang_up().await;
                 return Ok(());
             };
+            runner.report_end();
             let outcome = add_complaint(outcome, runner.complaint());
             attempts.push(runner.attempt().clone());
             if matches!(outcome, Outcome::Completed(_)) {

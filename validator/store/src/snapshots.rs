@@ -3,7 +3,7 @@
 use muster_protocol::Digest;
 
 use super::{Result, Store, Transaction, query_error};
-use muster_store::columns::read_column;
+use muster_store::columns::{read_column, to_unsigned};
 
 impl Store {
     /// A piece of a snapshot's canonical text, counted from 0; `None` if there is no snapshot with this digest, or no
@@ -30,6 +30,24 @@ impl Store {
         row.map_err(query_error("read a scoring snapshot"))?
             .map(|row| read_column(&row, "body"))
             .transpose()
+    }
+
+    /// The length of a snapshot's text in bytes; `None` if there is none with this digest, or no more.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn scoring_snapshot_length(&self, digest: Digest) -> Result<Option<u64>> {
+        let statement = "SELECT CAST(SUM(piece.bytes) AS BIGINT) AS bytes FROM (\
+                         SELECT OCTET_LENGTH(body) AS bytes FROM scoring_snapshots WHERE digest = $1 \
+                         UNION ALL \
+                         SELECT OCTET_LENGTH(body) AS bytes FROM scoring_snapshot_pieces WHERE digest = $1) piece";
+        let row = sqlx::query(statement)
+            .bind(digest.to_string())
+            .fetch_one(&self.pool)
+            .await
+            .map_err(query_error("read the length of a scoring snapshot"))?;
+        let bytes: Option<i64> = read_column(&row, "bytes")?;
+        Ok(bytes.map(to_unsigned))
     }
 
     /// The genesis hash of the chain that the cycles belong to; empty if no chain ever answered.

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod accounts;
 #[cfg(test)]
+mod attempt_urls;
+#[cfg(test)]
 mod audit_kills;
 #[cfg(test)]
 mod audit_runs;

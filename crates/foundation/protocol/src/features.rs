@@ -54,11 +54,14 @@ pub enum Feature {
     Checkpoints,
     /// `completion`: the last status of a job, and a user's view of it, hold what its program left and used.
     Completion,
+    /// `attempt-urls`: the URLs of a job's blocks can be narrowed to one attempt, and the list of a job's checkpoints
+    /// reports which attempts have ended.
+    AttemptUrls,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -74,6 +77,7 @@ impl Feature {
         Self::Audits,
         Self::Checkpoints,
         Self::Completion,
+        Self::AttemptUrls,
     ];
 
     /// The features that this program's roles carry out.
@@ -97,6 +101,7 @@ impl Feature {
             Self::Audits => "audits",
             Self::Checkpoints => "checkpoints",
             Self::Completion => "completion",
+            Self::AttemptUrls => "attempt-urls",
         }
     }
 
@@ -117,6 +122,7 @@ impl Feature {
             Self::Audits => 1 << 12,
             Self::Checkpoints => 1 << 13,
             Self::Completion => 1 << 14,
+            Self::AttemptUrls => 1 << 15,
         }
     }
 
@@ -250,14 +256,14 @@ mod tests {
             all.to_string(),
             concat!(
                 "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, ",
-                "trace, cross-checks, audits, checkpoints, completion"
+                "trace, cross-checks, audits, checkpoints, completion, attempt-urls"
             )
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
             concat!(
                 r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","#,
-                r#""metrics","trace","cross-checks","audits","checkpoints","completion"]"#
+                r#""metrics","trace","cross-checks","audits","checkpoints","completion","attempt-urls"]"#
             )
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);

@@ -2,24 +2,26 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, FromRequest as _, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{post, put};
 use axum::{Json, Router};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
 use muster_checkpoints::BLOCK_BYTES;
 use muster_checkpoints::manifest::MAX_MANIFEST_BYTES;
+use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::rest::Detail;
 use muster_protocol::wire::checkpoints::{BlockList, MAX_BLOCK_LIST};
 use muster_protocol::{Digest, JobId};
 
-use crate::checkpoint_blocks::block_grant::BlockAccess;
-use crate::checkpoint_blocks::catalogue::BlockOwner;
-use crate::checkpoint_blocks::service::{BlockStoreError, CheckpointService, RECEIVE_LIMIT};
-use crate::signed_urls::SignedQuery;
+use crate::checkpoint_blocks::block_grant::BlockQuery;
+use crate::checkpoint_blocks::service::{BlockStoreError, CheckpointService, PermittedRequest};
+use crate::checkpoint_blocks::upload_permits::{TooSlow, UploadPace};
 
 /// The longest body: a block, or a manifest, which is stored as one.
 const MAX_BODY: usize = {
@@ -40,16 +42,13 @@ pub fn router(service: Service) -> Router {
 
 async fn permitted(
     service: &Service,
-    access: BlockAccess,
     job: &str,
-    signed: Result<Query<SignedQuery>, QueryRejection>,
-) -> Result<(JobId, BlockOwner), BlockStoreError> {
+    query: Result<Query<BlockQuery>, QueryRejection>,
+    writes: bool,
+) -> Result<PermittedRequest, BlockStoreError> {
     let job: JobId = job.parse().map_err(|_| BlockStoreError::NotFound)?;
-    let Query(signed) = signed.map_err(|_| BlockStoreError::NotPermitted)?;
-    let owner = service
-        .find_permitted(access, job, &signed.expires, &signed.signature)
-        .await?;
-    Ok((job, owner))
+    let Query(query) = query.map_err(|_| BlockStoreError::NotPermitted)?;
+    service.find_permitted(job, &query, writes).await
 }
 
 fn read_digest(text: &str) -> Result<Digest, BlockStoreError> {
@@ -61,11 +60,11 @@ fn read_digest(text: &str) -> Result<Digest, BlockStoreError> {
 async fn missing(
     State(service): State<Service>,
     job: Result<Path<String>, PathRejection>,
-    signed: Result<Query<SignedQuery>, QueryRejection>,
+    query: Result<Query<BlockQuery>, QueryRejection>,
     asked: Result<Json<BlockList>, JsonRejection>,
 ) -> Result<Response, BlockStoreError> {
     let Path(job) = job.map_err(|_| BlockStoreError::NotFound)?;
-    let (job, _) = permitted(&service, BlockAccess::Write, &job, signed).await?;
+    let request = permitted(&service, &job, query, true).await?;
     let Json(asked) = match asked {
         Ok(asked) if asked.blocks.len() <= MAX_BLOCK_LIST => asked,
         Ok(_) | Err(_) => {
@@ -73,46 +72,65 @@ async fn missing(
             return Ok((StatusCode::BAD_REQUEST, Json(Detail { detail })).into_response());
         }
     };
-    let blocks = service.find_missing(job, &asked.blocks).await?;
+    let blocks = service.find_missing(request.job, &asked.blocks).await?;
     Ok(Json(BlockList { blocks }).into_response())
 }
 
 async fn write(
     State(service): State<Service>,
     path: Result<Path<(String, String)>, PathRejection>,
-    signed: Result<Query<SignedQuery>, QueryRejection>,
+    query: Result<Query<BlockQuery>, QueryRejection>,
     request: Request,
 ) -> Result<Response, BlockStoreError> {
     let Path((job, block)) = path.map_err(|_| BlockStoreError::NotFound)?;
     let block = read_digest(&block)?;
-    let (job, owner) = permitted(&service, BlockAccess::Write, &job, signed).await?;
+    let permitted = permitted(&service, &job, query, true).await?;
     // Before the body is read: the permits bound the blocks in memory.
-    let Ok(_permit) = service.receiving.acquire().await else {
-        return Err(BlockStoreError::Throttled(1));
-    };
-    let received = tokio::select! {
-        biased;
-        received = Bytes::from_request(request, &()) => received,
-        () = service.clock.sleep(RECEIVE_LIMIT) => return Err(BlockStoreError::TooSlow),
-    };
-    match received {
-        Ok(content) => {
-            service.put(job, &owner, block, content).await?;
-            Ok(StatusCode::CREATED.into_response())
+    let _permit = service.uploads.acquire(&permitted.account).await;
+    let content = receive(&service.clock, request.into_body()).await?;
+    service.put(&permitted, block, content).await?;
+    Ok(StatusCode::CREATED.into_response())
+}
+
+/// Reads the body of an upload, no slower than uploads may be.
+async fn receive(clock: &SharedClock, body: Body) -> Result<Bytes, BlockStoreError> {
+    let mut pieces = body.into_data_stream();
+    let mut content = BytesMut::new();
+    let mut pace = UploadPace::new(clock.now());
+    let mut judged = clock.sleep_until(pace.judged_at());
+    loop {
+        let piece = tokio::select! {
+            // Bytes that have arrived count before the upload is judged.
+            biased;
+            piece = pieces.next() => piece,
+            () = &mut judged => {
+                pace.judge(clock.now())
+                    .map_err(|TooSlow| BlockStoreError::TooSlow)?;
+                judged = clock.sleep_until(pace.judged_at());
+                continue;
+            }
+        };
+        let Some(piece) = piece else {
+            return Ok(content.freeze());
+        };
+        let piece = piece.map_err(|error| BlockStoreError::Broken(Causes(&error).to_string()))?;
+        pace.note(piece.len());
+        if content.len().saturating_add(piece.len()) > MAX_BODY {
+            return Err(BlockStoreError::TooLong);
         }
-        Err(rejection) => Ok(rejection.into_response()),
+        content.extend_from_slice(&piece);
     }
 }
 
 async fn read(
     State(service): State<Service>,
     path: Result<Path<(String, String)>, PathRejection>,
-    signed: Result<Query<SignedQuery>, QueryRejection>,
+    query: Result<Query<BlockQuery>, QueryRejection>,
 ) -> Result<Response, BlockStoreError> {
     let Path((job, block)) = path.map_err(|_| BlockStoreError::NotFound)?;
     let block = read_digest(&block)?;
-    let (job, _) = permitted(&service, BlockAccess::Read, &job, signed).await?;
-    let content = service.get(job, block).await?;
+    let request = permitted(&service, &job, query, false).await?;
+    let content = service.get(request.job, block).await?;
     let headers = [
         (
             header::CONTENT_TYPE,
@@ -131,13 +149,13 @@ impl BlockStoreError {
     pub const fn status(&self) -> StatusCode {
         match self {
             Self::NotPermitted => StatusCode::FORBIDDEN,
-            Self::Ended => StatusCode::GONE,
+            Self::Ended | Self::AttemptEnded => StatusCode::GONE,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::OtherContent(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Full => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Full | Self::AttemptFull(_) | Self::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::NoCheckpoint(..) => StatusCode::BAD_REQUEST,
+            Self::NoCheckpoint(..) | Self::Broken(_) => StatusCode::BAD_REQUEST,
             Self::BeingDropped | Self::Store(_) | Self::Storage(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -152,10 +170,14 @@ impl IntoResponse for BlockStoreError {
             }
             Self::NotPermitted
             | Self::Ended
+            | Self::AttemptEnded
             | Self::NotFound
             | Self::OtherContent(_)
             | Self::Full
+            | Self::AttemptFull(_)
             | Self::TooSlow
+            | Self::TooLong
+            | Self::Broken(_)
             | Self::BeingDropped
             | Self::Throttled(_)
             | Self::NoCheckpoint(..) => self.to_string(),

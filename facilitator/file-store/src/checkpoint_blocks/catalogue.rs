@@ -8,7 +8,7 @@ use muster_protocol::{Digest, JobId, Timestamp, ValidatorKey};
 use muster_store::columns::to_signed;
 use muster_store::{During as _, StoreError, begin};
 use sqlx::query::QueryAs;
-use sqlx::{Any, AnyPool, AssertSqlSafe};
+use sqlx::{Any, AnyPool, AssertSqlSafe, Transaction};
 
 /// Rows that one statement of a sweep handles.
 const BATCH: i64 = 256;
@@ -49,6 +49,32 @@ pub struct BlockOwner {
     pub account: String,
     /// Whether it has ended.
     pub has_ended: bool,
+    /// Its attempts from 1 to this one have ended; 0 if none is known to have.
+    pub ended_attempts: u32,
+}
+
+/// The attempt that writes a block, and the bytes that blocks of it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptBound {
+    /// The number of the attempt in its job, from 1.
+    pub attempt: u32,
+    /// The bytes that its blocks may take together.
+    pub bytes: u64,
+}
+
+/// A block that is about to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct NewBlock<'a> {
+    /// The job that it belongs to.
+    pub job: JobId,
+    /// The SHA-256 of its content.
+    pub block: Digest,
+    /// The account that it counts towards.
+    pub account: &'a str,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The attempt that writes it; `None` for a URL of the whole job.
+    pub attempt: Option<AttemptBound>,
 }
 
 /// The answer to the announcement of a block.
@@ -58,6 +84,8 @@ pub enum Announcement {
     Write,
     /// There is no room for it.
     Full,
+    /// The attempt that writes it has no room.
+    AttemptFull,
     /// A sweep deletes an older object of it at this moment.
     BeingDropped,
 }
@@ -82,15 +110,36 @@ impl BlockCatalogue {
     /// # Errors
     /// See [`StoreError`].
     pub async fn owner(&self, job: JobId) -> Result<Option<BlockOwner>, StoreError> {
-        let row: Option<(String, i64)> = sqlx::query_as("SELECT account, ended_at FROM jobs WHERE uuid = $1")
+        let statement = "SELECT j.account, j.ended_at, COALESCE(c.ended_attempts, 0) FROM jobs AS j \
+                         LEFT JOIN job_checkpoints AS c ON c.job = j.uuid WHERE j.uuid = $1";
+        let row: Option<(String, i64, i64)> = sqlx::query_as(statement)
             .bind(job.to_string())
             .fetch_optional(&self.pool)
             .await
             .during("read the job of a block")?;
-        Ok(row.map(|(account, ended_at)| BlockOwner {
+        Ok(row.map(|(account, ended_at, ended_attempts)| BlockOwner {
             account,
             has_ended: ended_at > 0,
+            ended_attempts: u32::try_from(ended_attempts).unwrap_or(u32::MAX),
         }))
+    }
+
+    /// Notes that the attempts of a job from 1 to `through` have ended.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn end_attempts(&self, job: JobId, through: u32) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO job_checkpoints (job, told_at, kept, ended_attempts) VALUES ($1, 0, '[]', $2) \
+             ON CONFLICT (job) DO UPDATE SET ended_attempts = excluded.ended_attempts \
+             WHERE job_checkpoints.ended_attempts < excluded.ended_attempts",
+        )
+        .bind(job.to_string())
+        .bind(i64::from(through))
+        .execute(&self.pool)
+        .await
+        .during("note the ended attempts of a job")?;
+        Ok(())
     }
 
     /// Notes that the job uses these blocks, and returns those of them that it has. They are not swept for a while.
@@ -131,13 +180,17 @@ impl BlockCatalogue {
     /// See [`StoreError`].
     pub async fn announce(
         &self,
-        job: JobId,
-        block: Digest,
-        account: &str,
-        bytes: u64,
+        new: NewBlock<'_>,
         bounds: BlockBounds,
         now: Timestamp,
     ) -> Result<Announcement, StoreError> {
+        let NewBlock {
+            job,
+            block,
+            account,
+            bytes,
+            attempt,
+        } = new;
         if self.announce_again(job, block, now).await? {
             return Ok(Announcement::Write);
         }
@@ -164,8 +217,13 @@ impl BlockCatalogue {
         if charged.rows_affected() != 1 {
             return Ok(Announcement::Full);
         }
-        let statement = "INSERT INTO job_blocks (job, block, account, bytes, touched_at, durable) \
-                         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (job, block) DO NOTHING";
+        if let Some(attempt) = attempt
+            && !charge_attempt(&mut transaction, job, attempt, bytes).await?
+        {
+            return Ok(Announcement::AttemptFull);
+        }
+        let statement = "INSERT INTO job_blocks (job, block, account, bytes, touched_at, durable, attempt) \
+                         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (job, block) DO NOTHING";
         let announced = sqlx::query(statement)
             .bind(job.to_string())
             .bind(block.hex())
@@ -173,6 +231,7 @@ impl BlockCatalogue {
             .bind(to_signed(bytes))
             .bind(now.micros())
             .bind(ANNOUNCED)
+            .bind(attempt.map_or(0, |attempt| i64::from(attempt.attempt)))
             .execute(&mut *transaction)
             .await
             .during("announce a block")?;
@@ -236,7 +295,8 @@ impl BlockCatalogue {
         Ok(row.map(|(bytes,)| u64::try_from(bytes).unwrap_or_default()))
     }
 
-    /// Stores the checkpoints of a job of this validator that are kept now.
+    /// Stores the checkpoints of a job of this validator that are kept now, and that its attempts from 1 to
+    /// `ended_attempts` have ended.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -245,18 +305,23 @@ impl BlockCatalogue {
         validator: ValidatorKey,
         job: JobId,
         kept: &[KeptCheckpoint],
+        ended_attempts: u32,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let text = serde_json::to_string(kept).unwrap_or_default();
         sqlx::query(
-            "INSERT INTO job_checkpoints (job, told_at, kept) \
-             SELECT uuid, CAST($1 AS BIGINT), CAST($2 AS TEXT) FROM jobs WHERE uuid = $3 AND validator = $4 \
-             ON CONFLICT (job) DO UPDATE SET told_at = CAST($1 AS BIGINT), kept = CAST($2 AS TEXT)",
+            "INSERT INTO job_checkpoints (job, told_at, kept, ended_attempts) \
+             SELECT uuid, CAST($1 AS BIGINT), CAST($2 AS TEXT), CAST($5 AS BIGINT) FROM jobs \
+             WHERE uuid = $3 AND validator = $4 \
+             ON CONFLICT (job) DO UPDATE SET told_at = CAST($1 AS BIGINT), kept = CAST($2 AS TEXT), \
+             ended_attempts = CASE WHEN job_checkpoints.ended_attempts < CAST($5 AS BIGINT) \
+             THEN CAST($5 AS BIGINT) ELSE job_checkpoints.ended_attempts END",
         )
         .bind(now.micros())
         .bind(text)
         .bind(job.to_string())
         .bind(validator.to_string())
+        .bind(i64::from(ended_attempts))
         .execute(&self.pool)
         .await
         .during("store the checkpoints of a job")?;
@@ -350,15 +415,15 @@ impl BlockCatalogue {
     pub async fn forget(&self, job: &str, block: &str) -> Result<(), StoreError> {
         let mut transaction = begin(&self.pool).await?;
         let statement = "DELETE FROM job_blocks WHERE job = $1 AND block = $2 AND durable = $3 \
-                         RETURNING account, bytes";
-        let gone: Option<(String, i64)> = sqlx::query_as(statement)
+                         RETURNING account, bytes, attempt";
+        let gone: Option<(String, i64, i64)> = sqlx::query_as(statement)
             .bind(job)
             .bind(block)
             .bind(BEING_DROPPED)
             .fetch_optional(&mut *transaction)
             .await
             .during("forget a block")?;
-        let Some((account, bytes)) = gone else {
+        let Some((account, bytes, attempt)) = gone else {
             return Ok(());
         };
         sqlx::query("UPDATE block_bytes SET bytes = bytes - $2 WHERE account = $1")
@@ -373,6 +438,20 @@ impl BlockCatalogue {
             .execute(&mut *transaction)
             .await
             .during("forget an account's room")?;
+        let statement = "UPDATE attempt_bytes SET bytes = bytes - $3 WHERE job = $1 AND attempt = $2";
+        sqlx::query(statement)
+            .bind(job)
+            .bind(attempt)
+            .bind(bytes)
+            .execute(&mut *transaction)
+            .await
+            .during("give back an attempt's room")?;
+        sqlx::query("DELETE FROM attempt_bytes WHERE job = $1 AND attempt = $2 AND bytes <= 0")
+            .bind(job)
+            .bind(attempt)
+            .execute(&mut *transaction)
+            .await
+            .during("forget an attempt's room")?;
         transaction.commit().await.during("forget a block")
     }
 
@@ -391,4 +470,33 @@ impl BlockCatalogue {
         .during("forget the checkpoints of a job")?;
         Ok(())
     }
+}
+
+/// Takes room for a block out of that of its attempt. Returns whether there was enough.
+async fn charge_attempt(
+    transaction: &mut Transaction<'_, Any>,
+    job: JobId,
+    bound: AttemptBound,
+    bytes: u64,
+) -> Result<bool, StoreError> {
+    let attempt = i64::from(bound.attempt);
+    let statement = "INSERT INTO attempt_bytes (job, attempt, bytes) VALUES ($1, $2, 0) \
+                     ON CONFLICT (job, attempt) DO NOTHING";
+    sqlx::query(statement)
+        .bind(job.to_string())
+        .bind(attempt)
+        .execute(&mut **transaction)
+        .await
+        .during("take room for a block of an attempt")?;
+    let statement = "UPDATE attempt_bytes SET bytes = bytes + $3 WHERE job = $1 AND attempt = $2 \
+                     AND bytes + $3 <= $4";
+    let charged = sqlx::query(statement)
+        .bind(job.to_string())
+        .bind(attempt)
+        .bind(to_signed(bytes))
+        .bind(to_signed(bound.bytes))
+        .execute(&mut **transaction)
+        .await
+        .during("take room for a block of an attempt")?;
+    Ok(charged.rows_affected() == 1)
 }

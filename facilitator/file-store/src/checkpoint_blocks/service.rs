@@ -15,24 +15,23 @@ use muster_protocol::wire::checkpoints::{CheckpointGrant, ResumeOrder};
 use muster_protocol::{Digest, JobId, Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
-use crate::checkpoint_blocks::block_grant::{BlockAccess, BlockGrant};
-use crate::checkpoint_blocks::catalogue::{Announcement, BlockBounds, BlockCatalogue, BlockOwner};
+use crate::checkpoint_blocks::block_grant::{BlockAccess, BlockGrant, BlockQuery, HeldGrant};
+use crate::checkpoint_blocks::catalogue::{
+    Announcement, AttemptBound, BlockBounds, BlockCatalogue, NewBlock,
+};
+use crate::checkpoint_blocks::upload_permits::{PACE_BYTES, PACE_WINDOW, RECEIVE_LIMIT, UploadPermits};
 use crate::{ObjectStorage, Settings, StorageError, UrlKey};
 
-/// The time for which an executor may use its URL. A job has ended long before, and its URL with it.
-const WRITE_GRANT: Duration = Duration::from_secs(400 * 24 * 3_600);
+/// The time until the URLs expire that a job's validator gets. They end earlier: the validator's with its job, and an
+/// executor's, which is narrowed to an attempt, with that attempt.
+const JOB_GRANT: Duration = Duration::from_secs(400 * 24 * 3_600);
 
 /// How long a block stays that no kept checkpoint names, since it was used last.
 const GRACE: Duration = Duration::from_secs(3_600);
 
-/// Blocks that are received at one time; each is in memory.
-const RECEIVED_AT_ONCE: usize = 32;
-
-/// How long a block may take to arrive: eight mebibytes at 35 KiB/s. It is far below [`GRACE`], so that no sweep drops
-/// a block that is being written.
-pub(crate) const RECEIVE_LIMIT: Duration = Duration::from_secs(240);
+// No sweep drops a block that is being written.
+const _: () = assert!(RECEIVE_LIMIT.as_secs() < GRACE.as_secs() / 2);
 
 /// The wait of a client whose block is being dropped.
 const BUSY_SECS: u64 = 2;
@@ -46,6 +45,9 @@ pub enum BlockStoreError {
     /// The job has ended.
     #[error("the job has ended; its executors keep no more checkpoints")]
     Ended,
+    /// The attempt that the URL was narrowed to has ended.
+    #[error("the attempt has ended; its executor keeps no more checkpoints and reads none")]
+    AttemptEnded,
     /// There is no such block.
     #[error("there is no such block")]
     NotFound,
@@ -53,14 +55,29 @@ pub enum BlockStoreError {
     #[error("the content has the SHA-256 {0}, which is not the name of the block")]
     OtherContent(Digest),
     /// The body came too slowly.
-    #[error("the block did not arrive within {} s; send it again", RECEIVE_LIMIT.as_secs())]
+    #[error(
+        "the block came too slowly: it must bring {} KiB in {} s and be whole in {} s; send it again over a faster line",
+        PACE_BYTES / 1024, PACE_WINDOW.as_secs(), RECEIVE_LIMIT.as_secs()
+    )]
     TooSlow,
+    /// The body is longer than a block.
+    #[error("a block has at most {BLOCK_BYTES} bytes")]
+    TooLong,
+    /// The connection broke before the block was whole.
+    #[error("the block did not arrive whole: {0}; send it again")]
+    Broken(String),
     /// The block is being dropped at this moment.
     #[error("the block is being dropped at this moment; send it again in {BUSY_SECS} s")]
     BeingDropped,
     /// The account has no room.
     #[error("the account's files and checkpoints take as much room as they may")]
     Full,
+    /// The attempt has no room.
+    #[error(
+        "the blocks of this attempt take the {} MiB that those of one attempt may; the facilitator's operator sets \
+         files.quota_mib and files.attempt_percent", .0 / (1024 * 1024)
+    )]
+    AttemptFull(u64),
     /// The account's URLs are used too often.
     #[error("too many requests; try again in {0} s")]
     Throttled(u64),
@@ -85,7 +102,17 @@ pub struct CheckpointService {
     pub(crate) clock: SharedClock,
     requests: Arc<Mutex<RateLimiter<String>>>,
     /// Bounds the blocks in memory.
-    pub(crate) receiving: Arc<Semaphore>,
+    pub(crate) uploads: UploadPermits,
+}
+
+/// A request that a URL permits.
+#[derive(Clone, Debug)]
+pub(crate) struct PermittedRequest {
+    /// The job whose blocks it is about.
+    pub(crate) job: JobId,
+    /// The account that they count towards.
+    pub(crate) account: String,
+    held: HeldGrant,
 }
 
 fn object(job: &str, block: &str) -> String {
@@ -109,7 +136,7 @@ impl CheckpointService {
             settings,
             clock,
             requests: Arc::new(Mutex::new(requests)),
-            receiving: Arc::new(Semaphore::new(RECEIVED_AT_ONCE)),
+            uploads: UploadPermits::default(),
         }
     }
 
@@ -143,13 +170,14 @@ impl CheckpointService {
                     .find(|checkpoint| checkpoint.ordinal == source.ordinal);
                 Some(ResumeOrder {
                     manifest: found.ok_or(missing)?.manifest,
-                    blocks: self.url(BlockAccess::Read, source.job, WRITE_GRANT, base),
+                    blocks: self.url(BlockAccess::ReadFor(job), source.job, JOB_GRANT, base),
                 })
             }
         };
         Ok(CheckpointGrant {
-            blocks: self.url(BlockAccess::Write, job, WRITE_GRANT, base),
+            blocks: self.url(BlockAccess::Write, job, JOB_GRANT, base),
             resume,
+            attempt_urls: true,
         })
     }
 
@@ -183,7 +211,8 @@ impl CheckpointService {
         Ok(whole)
     }
 
-    /// Stores the list of a job's kept checkpoints, as its validator reported it.
+    /// Stores the list of a job's kept checkpoints, as its validator reported it, and which attempts have ended: those
+    /// from 1 to `ended_attempts`.
     ///
     /// # Errors
     /// The database fails.
@@ -192,26 +221,25 @@ impl CheckpointService {
         validator: ValidatorKey,
         job: JobId,
         kept: &[KeptCheckpoint],
+        ended_attempts: u32,
     ) -> Result<(), StoreError> {
         // Three newest and the best; the list of a validator that reports more is cut.
         let kept = kept.get(..16).unwrap_or(kept);
         self.catalogue
-            .record_kept(validator, job, kept, self.clock.now())
+            .record_kept(validator, job, kept, ended_attempts, self.clock.now())
             .await
     }
 
-    /// Checks a URL, and finds the job.
+    /// Checks a URL, and finds the job. The request counts for its account.
     pub(crate) async fn find_permitted(
         &self,
-        access: BlockAccess,
         job: JobId,
-        expires: &str,
-        signature: &str,
-    ) -> Result<BlockOwner, BlockStoreError> {
+        query: &BlockQuery,
+        writes: bool,
+    ) -> Result<PermittedRequest, BlockStoreError> {
         let now = self.clock.now();
-        let grant = BlockGrant::read(&self.key, job, expires, signature, now);
-        let grant = grant.ok_or(BlockStoreError::NotPermitted)?;
-        if access == BlockAccess::Write && grant.access == BlockAccess::Read {
+        let held = BlockGrant::read(&self.key, job, query, now).ok_or(BlockStoreError::NotPermitted)?;
+        if writes && held.grant.access != BlockAccess::Write {
             return Err(BlockStoreError::NotPermitted);
         }
         let owner = self
@@ -219,12 +247,37 @@ impl CheckpointService {
             .owner(job)
             .await?
             .ok_or(BlockStoreError::NotFound)?;
-        if owner.has_ended && grant.access == BlockAccess::Write {
-            return Err(BlockStoreError::Ended);
-        }
+        self.check_holder(&held).await?;
         let counted = self.requests.lock().take(owner.account.clone(), now);
         counted.map_err(|wait| BlockStoreError::Throttled(wait.as_secs().saturating_add(1)))?;
-        Ok(owner)
+        Ok(PermittedRequest {
+            job,
+            account: owner.account,
+            held,
+        })
+    }
+
+    /// Checks that the job and the attempt that hold a URL have not ended. A later attempt ends those before it: the
+    /// validator's report of an end may be lost, and no two attempts of a job run at one time.
+    async fn check_holder(&self, held: &HeldGrant) -> Result<(), BlockStoreError> {
+        let Some(job) = held.grant.holder() else {
+            return Ok(());
+        };
+        let holder = self.catalogue.owner(job).await?;
+        let holder = holder
+            .filter(|holder| !holder.has_ended)
+            .ok_or(BlockStoreError::Ended)?;
+        let Some(attempt) = held.attempt else {
+            return Ok(());
+        };
+        if attempt <= holder.ended_attempts {
+            return Err(BlockStoreError::AttemptEnded);
+        }
+        let earlier = attempt.saturating_sub(1);
+        if earlier > holder.ended_attempts {
+            self.catalogue.end_attempts(job, earlier).await?;
+        }
+        Ok(())
     }
 
     /// Those of the blocks that the job lacks.
@@ -241,8 +294,7 @@ impl CheckpointService {
     /// Stores a block of a job. It is durable once this has succeeded.
     pub(crate) async fn put(
         &self,
-        job: JobId,
-        owner: &BlockOwner,
+        request: &PermittedRequest,
         block: Digest,
         content: Bytes,
     ) -> Result<(), BlockStoreError> {
@@ -250,19 +302,30 @@ impl CheckpointService {
         if found != block {
             return Err(BlockStoreError::OtherContent(found));
         }
-        let (bytes, now) = (u64::try_from(content.len()).unwrap_or(u64::MAX), self.clock.now());
+        // The attempt may have ended while the block arrived.
+        self.check_holder(&request.held).await?;
+        let (job, now) = (request.job, self.clock.now());
         let bounds = self.settings.bounds();
         let bounds = BlockBounds {
             account: bounds.account,
             all: bounds.all,
         };
-        let announced = self
-            .catalogue
-            .announce(job, block, &owner.account, bytes, bounds, now)
-            .await?;
+        let most = self.settings.attempt_bound();
+        let new = NewBlock {
+            job,
+            block,
+            account: &request.account,
+            bytes: u64::try_from(content.len()).unwrap_or(u64::MAX),
+            attempt: request
+                .held
+                .attempt
+                .map(|attempt| AttemptBound { attempt, bytes: most }),
+        };
+        let announced = self.catalogue.announce(new, bounds, now).await?;
         match announced {
             Announcement::Write => {}
             Announcement::Full => return Err(BlockStoreError::Full),
+            Announcement::AttemptFull => return Err(BlockStoreError::AttemptFull(most)),
             Announcement::BeingDropped => return Err(BlockStoreError::BeingDropped),
         }
         self.storage

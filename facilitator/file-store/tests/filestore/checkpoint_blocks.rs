@@ -21,31 +21,31 @@ use tower::ServiceExt as _;
 
 static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../store/migrations"));
 
-const JOB: &str = "11111111-2222-4333-8444-555555555555";
-const OTHER: &str = "11111111-2222-4333-8444-555555555556";
-const BASE: &str = "http://f";
+pub(crate) const JOB: &str = "11111111-2222-4333-8444-555555555555";
+pub(crate) const OTHER: &str = "11111111-2222-4333-8444-555555555556";
+pub(crate) const BASE: &str = "http://f";
 
-struct Bench {
+pub(crate) struct Bench {
     store: TestStore,
     settings: Settings,
     storage: ObjectStorage,
     _folder: tempfile::TempDir,
-    clock: Arc<TestClock>,
-    service: Arc<CheckpointService>,
+    pub(crate) clock: Arc<TestClock>,
+    pub(crate) service: Arc<CheckpointService>,
 }
 
-const USER: &str = "alice";
+pub(crate) const USER: &str = "alice";
 
-fn validator() -> ValidatorKey {
+pub(crate) fn validator() -> ValidatorKey {
     ValidatorKey(Hotkey::from_bytes([2; 32]))
 }
 
-fn id(text: &str) -> JobId {
+pub(crate) fn id(text: &str) -> JobId {
     text.parse().unwrap()
 }
 
 impl Bench {
-    async fn all() -> Vec<Self> {
+    pub(crate) async fn all() -> Vec<Self> {
         let mut benches = Vec::new();
         for store in stores(&MIGRATIONS).await.unwrap() {
             let folder = tempfile::tempdir().unwrap();
@@ -75,23 +75,29 @@ impl Bench {
                 service: Arc::new(service),
             };
             for job in [JOB, OTHER] {
-                bench
-                    .run(&format!(
-                        "INSERT INTO jobs (uuid, user_key, validator, timestamp_ns, signature, request, created_at, account) \
-                         VALUES ('{job}', 'u', '{}', 1, '{job}', '', 1, '{}')",
-                        validator(),
-                        USER
-                    ))
-                    .await;
+                bench.add_job(job, USER).await;
             }
             benches.push(bench);
         }
         benches
     }
 
-    async fn run(&self, statement: &str) {
+    pub(crate) async fn add_job(&self, job: &str, account: &str) {
+        let statement = format!(
+            "INSERT INTO jobs (uuid, user_key, validator, timestamp_ns, signature, request, created_at, account) \
+             VALUES ('{job}', 'u', '{}', 1, '{job}', '', 1, '{account}')",
+            validator(),
+        );
+        self.run(&statement).await;
+    }
+
+    pub(crate) async fn run(&self, statement: &str) {
         let statement = AssertSqlSafe(statement.to_owned());
         sqlx::query(statement).execute(&self.store.pool).await.unwrap();
+    }
+
+    pub(crate) fn pool(&self) -> sqlx::AnyPool {
+        self.store.pool.clone()
     }
 
     /// The files that lie beside the blocks.
@@ -106,7 +112,7 @@ impl Bench {
         )
     }
 
-    async fn grant(&self, job: &str) -> String {
+    pub(crate) async fn grant(&self, job: &str) -> String {
         let granted = self
             .service
             .grant(USER, id(job), &CheckpointTerms::default(), BASE)
@@ -114,7 +120,13 @@ impl Bench {
         granted.unwrap().blocks
     }
 
-    async fn ask(&self, method: Method, url: &str, name: &str, body: Vec<u8>) -> (StatusCode, Bytes) {
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        url: &str,
+        name: &str,
+        body: Vec<u8>,
+    ) -> (StatusCode, Bytes) {
         let (path, query) = url.strip_prefix(BASE).unwrap().split_once('?').unwrap();
         let request = Request::builder()
             .method(method)
@@ -133,12 +145,12 @@ impl Bench {
         )
     }
 
-    async fn put(&self, url: &str, content: &[u8]) -> StatusCode {
+    pub(crate) async fn put(&self, url: &str, content: &[u8]) -> StatusCode {
         let name = Digest::of(content).hex();
         self.ask(Method::PUT, url, &name, content.to_vec()).await.0
     }
 
-    async fn get(&self, url: &str, content: &[u8]) -> StatusCode {
+    pub(crate) async fn get(&self, url: &str, content: &[u8]) -> StatusCode {
         let (status, read) = self
             .ask(Method::GET, url, &Digest::of(content).hex(), vec![])
             .await;
@@ -146,7 +158,7 @@ impl Bench {
         status
     }
 
-    async fn missing(&self, url: &str, blocks: &[&[u8]]) -> Vec<Digest> {
+    pub(crate) async fn missing(&self, url: &str, blocks: &[&[u8]]) -> Vec<Digest> {
         let blocks: Vec<Digest> = blocks.iter().map(|block| Digest::of(block)).collect();
         let body = serde_json::to_vec(&serde_json::json!({ "blocks": blocks })).unwrap();
         let (status, answer) = self.ask(Method::POST, url, "missing", body).await;
@@ -155,13 +167,13 @@ impl Bench {
         serde_json::from_value(answer.get("blocks").unwrap().clone()).unwrap()
     }
 
-    fn pass(&self, hours: u64) {
+    pub(crate) fn pass(&self, hours: u64) {
         self.clock.advance(Duration::from_secs(hours * 3_600));
     }
 }
 
 /// A checkpoint of one file with this content, and its manifest.
-fn checkpoint(ordinal: u32, content: &[u8]) -> (KeptCheckpoint, Vec<u8>) {
+pub(crate) fn checkpoint(ordinal: u32, content: &[u8]) -> (KeptCheckpoint, Vec<u8>) {
     let manifest = CheckpointManifest::new(vec![ManifestEntry {
         path: "c".parse().unwrap(),
         mode: 0o644,
@@ -262,7 +274,7 @@ async fn unreferenced_checkpoint_blocks_go_and_those_of_a_lost_list_stay() {
         // The second alone is kept. The third is sent, and its list is lost.
         bench
             .service
-            .record_kept(validator(), id(JOB), &lists[1..])
+            .record_kept(validator(), id(JOB), &lists[1..], 0)
             .await
             .unwrap();
         assert_eq!(bench.put(&url, third).await, StatusCode::CREATED);
@@ -278,7 +290,11 @@ async fn unreferenced_checkpoint_blocks_go_and_those_of_a_lost_list_stay() {
         }
         // Another validator's word counts nothing.
         let stranger = ValidatorKey(Hotkey::from_bytes([9; 32]));
-        bench.service.record_kept(stranger, id(JOB), &[]).await.unwrap();
+        bench
+            .service
+            .record_kept(stranger, id(JOB), &[], 0)
+            .await
+            .unwrap();
         assert_eq!(
             bench.service.view(id(JOB), BASE).await.unwrap().checkpoints.len(),
             1
@@ -315,10 +331,10 @@ async fn a_job_whose_manifest_is_missing_does_not_stop_the_sweep_of_others() {
         let (never_sent, _) = checkpoint(1, b"old");
         let (validator, service) = (validator(), &bench.service);
         service
-            .record_kept(validator, id(JOB), &[never_sent])
+            .record_kept(validator, id(JOB), &[never_sent], 0)
             .await
             .unwrap();
-        service.record_kept(validator, id(OTHER), &[]).await.unwrap();
+        service.record_kept(validator, id(OTHER), &[], 0).await.unwrap();
         assert_eq!(service.sweep().await.unwrap(), 1);
         assert_eq!(bench.get(&one, b"old").await, StatusCode::OK);
         assert_eq!(bench.get(&other, b"old").await, StatusCode::NOT_FOUND);
@@ -430,7 +446,7 @@ async fn a_job_begins_from_a_checkpoint_of_its_own_account_only() {
         let ((kept, manifest), (gone, _)) = (checkpoint(3, b"content"), checkpoint(5, b"gone"));
         bench
             .service
-            .record_kept(validator(), id(JOB), &[kept.clone(), gone])
+            .record_kept(validator(), id(JOB), &[kept.clone(), gone], 0)
             .await
             .unwrap();
         let url = bench.grant(JOB).await;

@@ -1,6 +1,8 @@
 //! The file store from outside: real HTTP over a folder and over a bucket, metadata on every database engine at hand.
 
 #[cfg(test)]
+mod attempt_urls;
+#[cfg(test)]
 mod bucket;
 #[cfg(test)]
 mod checkpoint_blocks;
@@ -12,3 +14,5 @@ mod misuse;
 mod support;
 #[cfg(test)]
 mod sweep;
+#[cfg(test)]
+mod upload_permits;

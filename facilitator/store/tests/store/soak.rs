@@ -12,7 +12,9 @@ use futures_util::stream;
 use muster_facilitator_store::FacilitatorRetention;
 use muster_facilitator_store::{FacilitatorRetentionConfig, TokenPair};
 use muster_file_store::checkpoint_blocks::CheckpointService;
-use muster_file_store::checkpoint_blocks::catalogue::{Announcement, BlockBounds, BlockCatalogue};
+use muster_file_store::checkpoint_blocks::catalogue::{
+    Announcement, AttemptBound, BlockBounds, BlockCatalogue, NewBlock,
+};
 use muster_file_store::upload_plan::WriteRequest;
 use muster_file_store::{FileCatalogue, FileService, NewFile, ObjectStorage, Settings, UrlKey};
 use muster_process::folders::measure_folder;
@@ -153,11 +155,17 @@ impl Objects {
             account: u64::MAX >> 1,
             all: u64::MAX >> 1,
         };
-        let announced = self
-            .catalogue
-            .announce(job, block, "User", BYTES, bounds, now)
-            .await
-            .unwrap();
+        let new = NewBlock {
+            job,
+            block,
+            account: "User",
+            bytes: BYTES,
+            attempt: Some(AttemptBound {
+                attempt: 1,
+                bytes: BYTES,
+            }),
+        };
+        let announced = self.catalogue.announce(new, bounds, now).await.unwrap();
         assert_eq!(announced, Announcement::Write);
         let object = format!("blocks/{job}/{}", block.hex());
         let bytes = vec![hour.to_be_bytes().to_vec().into()];
@@ -174,7 +182,7 @@ impl Objects {
             metric: None,
             at: now,
         };
-        self.blocks.record_kept(validator, job, &[kept]).await.unwrap();
+        self.blocks.record_kept(validator, job, &[kept], 0).await.unwrap();
     }
 
     async fn sweep(&self) {
@@ -235,7 +243,7 @@ async fn run(soak: StoreSoak) {
         "model_usage" => Some(u64::from(soak.kept_days) + 2),
         "feedback" | "cheat_reports" | "job_checks" | "webhook_messages" | "job_checkpoints" => Some(hours),
         "answer_reports" | "refunds" | "api_keys" | "validators" => Some(hours),
-        "files" | "file_segments" | "job_blocks" => Some(hours),
+        "files" | "file_segments" | "job_blocks" | "attempt_bytes" => Some(hours),
         "quotas" | "miner_reports" | "web_sessions" | "account_deletions" => Some(26),
         "web_links" | "stored_bytes" => Some(2),
         "block_bytes" | "replicas" | "secrets" | "webhook_accounts" => Some(1),

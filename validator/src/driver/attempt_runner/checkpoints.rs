@@ -56,7 +56,10 @@ impl AttemptRunner<'_> {
                 tracing::info!(job = %self.request.uuid, attempt = %self.attempt.id, ordinal, bytes = facts.bytes, "a checkpoint is kept");
                 record.note_kept(*facts, &dropped);
                 self.attempt.has_checkpoint = true;
-                self.deps.live_output.send(checkpoints_message(record.list()));
+                let ended = self.attempt.ordinal.saturating_sub(1);
+                self.deps
+                    .live_output
+                    .send(checkpoints_message(record.list(ended)));
                 self.pay_predecessor().await?;
                 ordinal
             }
@@ -68,6 +71,15 @@ impl AttemptRunner<'_> {
         let frame = self.messages().checkpoint_kept(notice.number, ordinal);
         self.channel.send(frame).await;
         Ok(())
+    }
+
+    /// Reports to the facilitator that the attempt has ended, so that its executor's URLs end, and what is kept, so
+    /// that its other blocks may go. A lost report is made up for when the next attempt uses its URL.
+    pub(in crate::driver) fn report_end(&self) {
+        if let Some((record, _)) = &self.checkpoints {
+            let list = record.list(self.attempt.ordinal);
+            self.deps.live_output.send(checkpoints_message(list));
+        }
     }
 
     /// Pays the attempt that left the checkpoint from which this one has gone on.

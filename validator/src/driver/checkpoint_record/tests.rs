@@ -53,6 +53,7 @@ fn request() -> UserJobRequest {
         checkpoints: Some(CheckpointGrant {
             blocks: "http://f/blocks/own".to_owned(),
             resume: None,
+            attempt_urls: false,
         }),
         ..JobExtension::default()
     }));
@@ -168,7 +169,7 @@ fn a_repetition_is_known_and_the_fourth_checkpoint_drops_the_first() {
         record.judge(&notice(&first, "d"), at(11)),
         NoticedCheckpoint::Known(4)
     );
-    let kept: Vec<_> = record.list().kept.iter().map(|one| one.ordinal).collect();
+    let kept: Vec<_> = record.list(0).kept.iter().map(|one| one.ordinal).collect();
     assert_eq!(kept, [2, 3, 4]);
     let odd = CheckpointNotice {
         name: "../x".to_owned(),
@@ -184,7 +185,7 @@ fn a_repetition_is_known_and_the_fourth_checkpoint_drops_the_first() {
 fn the_checkpoint_that_an_attempt_began_from_stays_until_another_attempt_has_gone_on() {
     let mut record = CheckpointRecord::new(&request()).unwrap();
     let kept = |record: &CheckpointRecord| -> Vec<u32> {
-        record.list().kept.iter().map(|one| one.ordinal).collect()
+        record.list(0).kept.iter().map(|one| one.ordinal).collect()
     };
     let begin = |record: &mut CheckpointRecord, attempt: &StoredAttempt, from| {
         let beginning = AttemptBeginning { from, halvings: 0 };
@@ -251,6 +252,43 @@ fn the_next_attempt_begins_from_the_newest_one_with_the_time_that_is_left() {
         [false, true],
         "the second kept nothing"
     );
+}
+
+#[test]
+fn an_executor_gets_urls_of_its_attempt_where_the_facilitator_knows_them() {
+    let signed = |job: &str| format!("http://f/blocks/{job}?Expires=9&Signature={}", "5a".repeat(32));
+    let order_of = |attempt_urls, number| {
+        let mut request = request();
+        if let Some(extension) = &mut request.muster {
+            extension.checkpoints = Some(CheckpointGrant {
+                blocks: signed("own"),
+                resume: Some(ResumeOrder {
+                    manifest: Digest::of(b"a"),
+                    blocks: signed("other"),
+                }),
+                attempt_urls,
+            });
+        }
+        let record = CheckpointRecord::new(&request).unwrap();
+        record.order(&attempt(number, 0, 1, lost(None)))
+    };
+    // A facilitator of before: its URLs go on as they are.
+    let before = order_of(false, 2);
+    assert_eq!(before.blocks, signed("own"));
+    assert_eq!(before.resume.unwrap().blocks, signed("other"));
+    let (first, second) = (order_of(true, 1), order_of(true, 2));
+    for (order, number) in [(&first, 1), (&second, 2)] {
+        let urls = [&order.blocks, &order.resume.as_ref().unwrap().blocks];
+        for (url, job) in urls.into_iter().zip(["own", "other"]) {
+            let whole = signed(job);
+            assert_eq!(Some(url.clone()), muster_checkpoints::attempt_url(&whole, number));
+            assert!(
+                !url.contains(&"5a".repeat(32)),
+                "no executor learns the job's: {url}"
+            );
+        }
+    }
+    assert_ne!(first.blocks, second.blocks);
 }
 
 #[test]

@@ -30,6 +30,7 @@ async fn a_miner_without_features_runs_jobs_with_checkpoints_as_ordinary_ones() 
         checkpoints: Some(CheckpointGrant {
             blocks: format!("http://127.0.0.1/blocks/{}", job.uuid),
             resume: None,
+            attempt_urls: false,
         }),
         ..JobExtension::default()
     }));

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::features::{Feature, FeatureSet};
 use crate::ids::{AttemptId, JobId};
 use crate::job::{KeptCheckpoint, MetricName, MetricValue, SaveSignal};
 
@@ -109,6 +110,10 @@ pub struct CheckpointGrant {
     /// The checkpoint of another job that this one begins from, as the terms name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<ResumeOrder>,
+    /// Whether the validator may narrow both URLs to one attempt. A facilitator before the feature `attempt-urls`
+    /// leaves it out: then executors get the URLs as they are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub attempt_urls: bool,
 }
 
 /// `MusterJobCheckpoints`, validator to facilitator: all checkpoints of a job that are kept now. Not answered. The
@@ -120,6 +125,31 @@ pub struct JobCheckpoints {
     pub uuid: JobId,
     /// The checkpoints, oldest first.
     pub kept: Vec<KeptCheckpoint>,
+    /// The attempts from 1 to this one have ended: their URLs permit nothing any more. 0 if none has; sent only to a
+    /// facilitator with the feature `attempt-urls`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ended_attempts: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl CheckpointGrant {
+    /// Takes out the fields that a validator with these features refuses.
+    pub fn fit_to(&mut self, validator: FeatureSet) {
+        self.attempt_urls &= validator.has(Feature::AttemptUrls);
+    }
+}
+
+impl JobCheckpoints {
+    /// Takes out the fields that a facilitator with these features refuses.
+    pub fn fit_to(&mut self, facilitator: FeatureSet) {
+        if !facilitator.has(Feature::AttemptUrls) {
+            self.ended_attempts = 0;
+        }
+    }
 }
 
 /// The question which blocks the file store lacks, in the body of `POST …/missing`, and its answer.
@@ -132,3 +162,31 @@ pub struct BlockList {
 
 /// The most blocks of one question.
 pub const MAX_BLOCK_LIST: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_of_the_release_before_gets_no_field_that_it_refuses() {
+        let before: FeatureSet = [Feature::Checkpoints].into_iter().collect();
+        let grant = r#"{"blocks":"http://f/blocks/J"}"#;
+        let mut today: CheckpointGrant = serde_json::from_str(grant).unwrap();
+        assert!(!today.attempt_urls, "absent");
+        today.attempt_urls = true;
+        let text = serde_json::to_string(&today).unwrap();
+        assert_eq!(text, r#"{"blocks":"http://f/blocks/J","attempt_urls":true}"#);
+        today.fit_to(FeatureSet::ours());
+        assert!(today.attempt_urls);
+        today.fit_to(before);
+        assert_eq!(serde_json::to_string(&today).unwrap(), grant);
+
+        let list = r#"{"uuid":"11111111-2222-4333-8444-555555555555","kept":[]}"#;
+        let mut today: JobCheckpoints = serde_json::from_str(list).unwrap();
+        today.ended_attempts = 2;
+        today.fit_to(FeatureSet::ours());
+        assert_eq!(today.ended_attempts, 2);
+        today.fit_to(before);
+        assert_eq!(serde_json::to_string(&today).unwrap(), list);
+    }
+}

@@ -187,6 +187,7 @@ fn messages_of_validators_and_facilitators_beyond_computehorde_have_golden_bytes
             r#""bytes":9,"epoch":1,"step":40,"metric":0.5,"at":"2026-01-21T12:34:56Z"}]}"#
         )
         .to_owned(),
+        format!(r#"{{"message_type":"MusterJobCheckpoints",{job},"kept":[],"ended_attempts":2}}"#),
         format!(
             r#"{{"message_type":"MusterJobQueued",{job},"class":"always_on.test","ahead":2,"waiting":12,"estimate_s":240,"why":"all 2 executors are at work"}}"#
         ),
