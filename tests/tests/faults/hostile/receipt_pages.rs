@@ -14,12 +14,12 @@ use muster_tests::RunningSubnet;
 use serde_json::Value;
 use uuid::Uuid;
 
-/// Receipts in the hostile miner's pages of one kind of time; each of them repeats.
+/// Different receipts in the hostile miner's pages.
 const RECEIPTS: u128 = 2_000;
-/// How often they are repeated on each page, some thirty mebibytes in all.
+/// How often they are repeated on each page, which has some thirty mebibytes.
 const REPEATED: usize = 20;
-/// Pages before the present one that are as full.
-const OLDER_PAGES: i64 = 5;
+/// The pages that still grow: the present one and the one before. The validator has found older ones empty.
+const PAGES: i64 = 2;
 
 /// Receipts of validators that nobody knows, with both signatures, a line for each.
 fn made_up_lines(miner: &Keypair, at: Timestamp) -> Result<Vec<u8>> {
@@ -44,13 +44,13 @@ fn made_up_lines(miner: &Keypair, at: Timestamp) -> Result<Vec<u8>> {
     Ok(lines)
 }
 
-/// Fills the present page of the second miner, and older ones.
+/// Fills the pages of the second miner that still grow.
 fn flood(subnet: &RunningSubnet) -> Result<()> {
     let wallets = subnet.folder().join("wallets");
     let miner = load_hotkey(&WalletPath::new(wallets, "miner-2", "default"))?;
     let now = SystemClock::new().now();
     let lines = made_up_lines(&miner, now)?;
-    for back in 0..=OLDER_PAGES {
+    for back in 0..PAGES {
         let page = format!("data/receipts-2/{}.jsonl", page_of(now) - back);
         let path = subnet.folder().join(page);
         let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
@@ -121,8 +121,9 @@ fn a_hostile_miners_pages_stop_no_weights_and_cost_no_memory() {
     flood(&subnet).unwrap();
     let state = wait_for("the flood to be read", || {
         let state = subnet.validator_state()?;
-        let read = refused(&state, "no_permit") > u64::try_from(RECEIPTS)? * 40;
-        anyhow::Ok(read.then_some(state))
+        let lines = usize::try_from(PAGES)? * REPEATED * usize::try_from(RECEIPTS)?;
+        let is_read = refused(&state, "no_permit") >= u64::try_from(lines)?;
+        anyhow::Ok(is_read.then_some(state))
     })
     .unwrap();
     let number = state["cycles"][0]["number"].as_u64().unwrap_or(before_flood);
