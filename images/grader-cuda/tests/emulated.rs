@@ -16,7 +16,9 @@ use muster_hardware_proof::prover::{
 use muster_hardware_proof::spec::NumberFormat;
 use muster_image_grader_cuda::bench::{self, BenchOptions};
 use muster_image_grader_cuda::check::{self, ConversationSizes};
-use muster_image_grader_cuda::device_interface::{Argument, Device as _, DeviceError, Kernel, Lane, TILE_ROWS};
+use muster_image_grader_cuda::device_interface::{
+    Argument, Device as _, DeviceError, Kernel, Lane, TILE_ROWS,
+};
 use muster_image_grader_cuda::emulator::{CopyTiming, Emulator, EmulatorMemory};
 use muster_image_grader_cuda::kernels::{Kernels, RowSpan};
 use muster_image_grader_cuda::prover::{DeviceProver, LaunchSizes};
