@@ -117,10 +117,11 @@ impl Server {
         let mut stream = self.connect()?;
         let body = body.to_string();
         let length = body.len();
-        write!(
-            stream,
+        let request = format!(
             "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
-        )?;
+        );
+        // One write: the engine may refuse a request by its head, and close before its body is written.
+        stream.write_all(request.as_bytes())?;
         Ok(stream)
     }
 
