@@ -20,9 +20,6 @@ use crate::store::GatheredFinish;
 use crate::validator_state::ValidatorState;
 use crate::weights::BlockTimes;
 
-/// The duration of a block where the chain does not have it, in milliseconds: Bittensor's.
-const BLOCK_MS: u64 = 12_000;
-
 /// Cycles before its page in which a receipt may have been signed. Older ones are late in the scores.
 const CYCLES_BEFORE_PAGE: u64 = 2;
 
@@ -145,7 +142,7 @@ impl ReceiptBounds {
             graded,
             scale: CycleScale {
                 blocks: window.end.0.saturating_sub(window.cycle.0),
-                block_ms: times.map_or(BLOCK_MS, |times| times.block_ms),
+                block_ms: times.map_or(BlockTimes::USUAL_BLOCK_MS, |times| times.block_ms),
                 lookback_blocks: LOOKBACK_BLOCKS,
                 multiplier: MULTIPLIER,
             },

@@ -16,16 +16,13 @@ use muster_scoring::{
 };
 use muster_store::StoreError;
 
-use super::WeightSetter;
 use super::capacity_votes::settle_waiting;
 use super::chain_snapshot::ChainSnapshot;
+use super::{BlockTimes, WeightSetter};
 use crate::config::ScoringConfig;
 use crate::receipt_bounds::ReceiptBounds;
 use crate::store::{CycleState, GatheredFinish, StoredCycle};
 use muster_subnet_view::cycle_duties::BlockSpan;
-
-/// The duration of a block where the chain does not have it, in milliseconds: Bittensor's.
-const BLOCK_MS: u64 = 12_000;
 
 /// Excuses that are settled in one cycle; further ones wait for the next.
 const MAX_EXCUSES: usize = 100_000;
@@ -223,7 +220,7 @@ impl WeightSetter {
 
     fn scored_span(&self, span: BlockSpan, work: &CycleWork, chain: &ChainSnapshot) -> ScoredSpan {
         let times = self.gate.block_times();
-        let block_ms = times.map_or(BLOCK_MS, |times| times.block_ms);
+        let block_ms = times.map_or(BlockTimes::USUAL_BLOCK_MS, |times| times.block_ms);
         let cycle = chain.window.end.0.saturating_sub(chain.window.cycle.0);
         let earliest = BlockNumber(work.first.0.saturating_sub(cycle));
         ScoredSpan {

@@ -15,6 +15,9 @@ pub struct BlockTimes {
 }
 
 impl BlockTimes {
+    /// The duration of a block where the chain does not have it, in milliseconds: Bittensor's.
+    pub const USUAL_BLOCK_MS: u64 = 12_000;
+
     /// The block that is the head at `time`, which may lie in the future.
     pub fn block_at(&self, time: Timestamp) -> BlockNumber {
         let micros = i128::from(time.micros());
