@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use muster_audit::{AnswerJudgement, Calibration, RescorablePair, TokenScore};
+use muster_audit::{AnswerFinding, AnswerJudgement, Calibration, RescorablePair};
 use muster_gateway::miner_sessions::MinerSessions;
 use muster_gateway::store::StoredBucket;
 use muster_gateway::{AnswerLog, Gateway};
@@ -204,7 +204,7 @@ impl AuditRunner {
         &self,
         model: &str,
         pairs: &[RescorablePair],
-    ) -> Result<Vec<Option<Vec<TokenScore>>>, String> {
+    ) -> Result<Vec<Option<AnswerFinding>>, String> {
         rescoring::rescore(&self.state, model, pairs).await
     }
 

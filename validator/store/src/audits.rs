@@ -15,20 +15,23 @@ pub enum AuditOrigin {
     Own,
     /// The operator adopted the bundle.
     Operator,
-    /// References of this validator scored pairs of another validator's bundle again, and agreed.
+    /// The scores of this validator's own reference convict by another validator's bundle.
     Rescored,
-    /// Two further validators signed that they did so.
+    /// Two further validators signed that theirs do.
     Endorsed,
+    /// Its author took back its own accusation, which counted by others' statements.
+    Withdrawn,
     /// It was adopted by a release that did not note how.
     Earlier,
 }
 
 impl AuditOrigin {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Own,
         Self::Operator,
         Self::Rescored,
         Self::Endorsed,
+        Self::Withdrawn,
         Self::Earlier,
     ];
 
@@ -39,6 +42,7 @@ impl AuditOrigin {
             Self::Operator => "operator",
             Self::Rescored => "rescored",
             Self::Endorsed => "endorsed",
+            Self::Withdrawn => "withdrawn",
             Self::Earlier => "earlier",
         }
     }

@@ -14,7 +14,7 @@ use crate::calibration::{Calibration, CalibrationLevel, ExceededPremise};
 use crate::checked_answer::{CheckedAnswer, NonceState};
 use crate::checked_log::{CheckedLog, check_log};
 use crate::client_days::ClientDays;
-use crate::fixed_point::{ONE, exp2};
+use crate::fixed_point::exp2;
 use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
 use crate::missing_answers::{MissingOutcome, missing_evidence};
@@ -130,21 +130,6 @@ pub fn replay_with_bundle(text: &str) -> Result<(ReplayedBundle, AuditBundle), R
     replay_with_evidence(text).map(|(replayed, bundle, _)| (replayed, bundle))
 }
 
-/// Judges a bundle that was read before by another calibration than its own: a validator follows no verdict that its
-/// own calibration does not give.
-///
-/// # Errors
-/// As those of [`replay`], and if the calibration is of another engine or model.
-pub fn judge_by(bundle: &AuditBundle, calibration: &Calibration) -> Result<ReplayedBundle, ReplayError> {
-    let text = bundle.to_text();
-    let other = AuditBundle {
-        calibration: calibration.clone(),
-        ..bundle.clone()
-    };
-    check_formats(&other)?;
-    judge(&other, AuditBundle::digest_of(&text)).map(|(replayed, _)| replayed)
-}
-
 /// Checks everything in a bundle that a verdict needs: formats and bounds, signatures, places, draws, words, seeds and
 /// the numbers of tokens. A bundle that passes has a verdict. The likelihoods, which take longest, are not computed.
 ///
@@ -160,33 +145,27 @@ pub fn check_evidence(bundle: &AuditBundle) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// The answers to own prompts that are tested, were scored by the first reference, and can be scored again from their
-/// opened words, in the order of the log.
+/// The answers to own prompts of committed lists, in the order of the log: what a reference needs to score each again,
+/// or `None` where the bundle does not show that, and where the answer's nonce is not the rule's.
 ///
 /// # Errors
 /// As those of [`replay`].
-pub fn rescorable_pairs(bundle: &AuditBundle) -> Result<Vec<RescorablePair>, ReplayError> {
+pub(crate) fn own_pairs(bundle: &AuditBundle) -> Result<Vec<Option<RescorablePair>>, ReplayError> {
     check_formats(bundle)?;
     let log = check_log(bundle)?;
+    let mut pairs = Vec::new();
     for answer in &log.answers {
         check_opened_text(answer)?;
+        check_seed(&bundle.calibration, answer)?;
+        if answer.publicity == Publicity::Public {
+            pairs.push(match answer.nonce {
+                NonceState::Derived | NonceState::Unchecked => RescorablePair::of(answer),
+                // The validator may have searched for a seed on which honest rounding shows.
+                NonceState::Foreign => None,
+            });
+        }
     }
-    let audited: Vec<&CheckedAnswer<'_>> = log.answers.iter().filter(|answer| answer.is_audited).collect();
-    let tested = one_client_bounded(&audited);
-    let judged = JudgedAnswers::new(bundle, &tested)?;
-    let own = |(_, judged): &(&&CheckedAnswer<'_>, &JudgedAnswer)| {
-        judged.publicity == Publicity::Public && !judged.is_unseeded
-    };
-    let pairs = tested
-        .iter()
-        .zip(&judged.answers)
-        .filter(own)
-        .filter_map(|(answer, judged)| {
-            let likelihoods = judged.convicting.first.as_ref()?;
-            let speaks_against = likelihoods.iter().any(|likelihood| *likelihood > ONE);
-            RescorablePair::of(answer, speaks_against)
-        });
-    Ok(pairs.collect())
+    Ok(pairs)
 }
 
 /// Replays the text of a bundle, and returns the bundle and the evidence of each test, too.
