@@ -62,7 +62,7 @@ pub use nonce_keys::{
 };
 pub use one_answer::{ANSWER_EVIDENCE, AnswerJudge, AnswerJudgement};
 pub use opened_text::{AnswerFinding, RescorablePair, digest_of_ids, false_scores, is_signed_response};
-pub use own_scores::{MOST_OWN_SCORES, OWN_EVIDENCE, OwnJudgement, OwnTest};
+pub use own_scores::{AdoptionForecast, MOST_OWN_SCORES, OWN_EVIDENCE, OwnJudgement, OwnTest};
 pub use replay::{AnswerTally, NonceTally, ReplayedBundle, check_evidence, replay, replay_with_bundle};
 pub use replay_error::ReplayError;
 pub use roc::{RocCurve, RocPoint, RocSettings, draw_roc};

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use muster_protocol::Digest;
+use serde::Serialize;
 
 use crate::bundle::AuditBundle;
 use crate::calibration::{Calibration, CalibrationLevel};
@@ -57,6 +58,17 @@ impl std::fmt::Display for OwnJudgement {
     }
 }
 
+/// The result of an adopter whose calibration and whose scores are those of the bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct AdoptionForecast {
+    /// The answers to own prompts that the bundle shows.
+    pub positions: usize,
+    /// The answers that the adopter scores.
+    pub chosen: usize,
+    /// Whether it adopts a conviction.
+    pub convicts: bool,
+}
+
 /// The answers of a bundle as an adopter tests them.
 #[derive(Clone, Debug)]
 pub struct OwnTest {
@@ -91,6 +103,28 @@ impl OwnTest {
         let test = Self::of(widened_tables(own), answers);
         let scorable = pairs.into_iter().flatten().map(|pair| (pair.digest, pair));
         Ok((test, scorable.collect()))
+    }
+
+    /// The test of these answers, `None` for one that cannot be scored again.
+    pub(crate) fn of_pairs(own: &Calibration, pairs: &[Option<RescorablePair>]) -> Self {
+        let answers = pairs
+            .iter()
+            .map(|pair| pair.as_ref().map(|pair| (pair.digest, &pair.stated)));
+        Self::of(widened_tables(own), answers)
+    }
+
+    /// The result of an adopter that finds what the author states.
+    pub(crate) fn forecast(&self, pairs: &[Option<RescorablePair>]) -> AdoptionForecast {
+        let chosen = self.choose();
+        let stated = pairs.iter().flatten();
+        let found = stated
+            .filter(|pair| chosen.contains(&pair.digest))
+            .map(|pair| (pair.digest, pair.stated.clone()));
+        AdoptionForecast {
+            positions: self.positions.len(),
+            chosen: chosen.len(),
+            convicts: self.judge(&found.collect()).convicts,
+        }
     }
 
     /// The test of answers with these findings of the author, `None` for one that cannot be scored again.

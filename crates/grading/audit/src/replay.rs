@@ -19,6 +19,7 @@ use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
 use crate::missing_answers::{MissingOutcome, missing_evidence};
 use crate::opened_text::{RescorablePair, check_opened_text};
+use crate::own_scores::{AdoptionForecast, OwnTest};
 use crate::replay_error::ReplayError;
 use crate::test_evidence::EvidenceCurve;
 use crate::verdict::{Publicity, ScoredAnswer, TestOutcome, TestOutcomes, Verdict, WHOLE_QUALITY};
@@ -49,6 +50,10 @@ pub struct ReplayedBundle {
     pub counts: AnswerTally,
     /// The results of the tests.
     pub tests: TestOutcomes,
+    /// Whether validators whose scores are those of the bundle would adopt a conviction; `None` for a bundle without
+    /// answers to own prompts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adoption: Option<AdoptionForecast>,
     /// The result of the test of missing answers; `None` for a bundle of an earlier format, which does not show them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<MissingOutcome>,
@@ -153,19 +158,24 @@ pub fn check_evidence(bundle: &AuditBundle) -> Result<(), ReplayError> {
 pub(crate) fn own_pairs(bundle: &AuditBundle) -> Result<Vec<Option<RescorablePair>>, ReplayError> {
     check_formats(bundle)?;
     let log = check_log(bundle)?;
-    let mut pairs = Vec::new();
     for answer in &log.answers {
         check_opened_text(answer)?;
         check_seed(&bundle.calibration, answer)?;
-        if answer.publicity == Publicity::Public {
-            pairs.push(match answer.nonce {
-                NonceState::Derived | NonceState::Unchecked => RescorablePair::of(answer),
-                // The validator may have searched for a seed on which honest rounding shows.
-                NonceState::Foreign => None,
-            });
-        }
     }
-    Ok(pairs)
+    Ok(pairs_of(&log.answers))
+}
+
+/// The pairs of answers that were checked.
+fn pairs_of(answers: &[CheckedAnswer<'_>]) -> Vec<Option<RescorablePair>> {
+    let own = answers
+        .iter()
+        .filter(|answer| answer.publicity == Publicity::Public);
+    own.map(|answer| match answer.nonce {
+        NonceState::Derived | NonceState::Unchecked => RescorablePair::of(answer),
+        // The validator may have searched for a seed on which honest rounding shows.
+        NonceState::Foreign => None,
+    })
+    .collect()
 }
 
 /// Replays the text of a bundle, and returns the bundle and the evidence of each test, too.
@@ -194,6 +204,9 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<Ev
     let audited: Vec<&CheckedAnswer<'_>> = answers.iter().filter(|answer| answer.is_audited).collect();
     let tested = one_client_bounded(&audited);
     let judged = JudgedAnswers::new(bundle, &tested)?;
+    let pairs = pairs_of(&answers);
+    let adoption =
+        (!pairs.is_empty()).then(|| OwnTest::of_pairs(&bundle.calibration, &pairs).forecast(&pairs));
     let tests = judged.tests();
     let scored = judged.scored();
     let by_scores = tests.verdict(judged.level, bundle.calibration.statistic, scored);
@@ -228,6 +241,7 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<Ev
             unscored: tested.len() - scored,
         },
         tests,
+        adoption,
         missing,
         off_rates: judged.off_rates(),
         draws: draws.iter().map(BucketDraw::hex).collect(),

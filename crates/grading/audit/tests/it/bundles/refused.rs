@@ -388,7 +388,10 @@ fn world_of_texts() -> World {
 #[test]
 fn an_own_answer_without_ids_is_shown_with_its_response_and_convicts() {
     let bundle = world_of_texts().bundle(&given(12, Prompt::Canary, |_| true));
-    assert_eq!(replay(&bundle.to_text()).unwrap().verdict.name(), "convicted");
+    let replayed = replay(&bundle.to_text()).unwrap();
+    assert_eq!(replayed.verdict.name(), "convicted");
+    let adoption = replayed.adoption.unwrap();
+    assert!(adoption.convicts && adoption.positions == 12, "{adoption:?}");
     let pairs = scorable(&bundle);
     assert_eq!(pairs.len(), 12);
     let by_text = pairs
