@@ -253,6 +253,7 @@ mod tests {
             scored: 8,
             log2: if convicts { 41_000 } else { 12_000 },
             convicts,
+            newest_against: Some(4_000),
         })
     }
 
@@ -396,6 +397,8 @@ mod tests {
             origin,
             author: Some(validator(author)),
             through_bucket: said.through_bucket,
+            newest_answer: said.through_bucket,
+            scored: 20,
         }
     }
 

@@ -6,11 +6,13 @@
 //! `docs/audit-bundle.md` describes the signed statements, `docs/adr/0085` the reasons.
 //!
 //! Reading order: [`statements`], `shown_list` (the page of a validator), `offered_bundle`, `bundle_subject` and
-//! `stated_blocks` (a bundle that was read), `rescore_budget` (how often references are started), `adoption_rule` (all
-//! decisions), `exchange` (the only part that waits for anything), `pages` and `listing` (what is shown), `self_test`.
+//! `stated_blocks` (a bundle that was read), `rescore_budget` (how often references are started), `adoption_rule` and
+//! `conviction_life` (all decisions), `conviction_review` (once a cycle), `exchange` (the only part that waits for anything), `pages` and `listing` (what is shown), `self_test`.
 
 mod adoption_rule;
 mod bundle_subject;
+mod conviction_life;
+mod conviction_review;
 mod exchange;
 mod listing;
 mod offered_bundle;
@@ -26,6 +28,10 @@ pub use adoption_rule::{
     count_endorsers, deadline_of, effect_of,
 };
 pub use bundle_subject::{SubjectError, check_subject};
+pub use conviction_life::{
+    CONSISTENT_ANSWERS, ConvictionEnd, ConvictionFacts, ConvictionGround, ConvictionStep, Supporters,
+};
+pub use conviction_review::review_convictions;
 pub use exchange::{ExchangeDeps, FindCalibration, Rescored, VerdictExchange};
 pub use listing::{ExchangeView, OfferView, SelfTestView, view_exchange};
 pub use offered_bundle::{MAX_OFFERED_BYTES, ReadBundle, last_bucket, read_bundle};

@@ -20,6 +20,8 @@ const FALSE_TOKENS: usize = 64;
 pub struct RescorablePair {
     /// The digest of the session's proof, which names the answer.
     pub digest: Digest,
+    /// The number of its bucket.
+    pub bucket: u64,
     /// The session's proof: the seed of the sampler follows from it.
     pub proof: ResponseProof,
     /// The body of the request, which has the parameters of the sampler.
@@ -66,6 +68,7 @@ impl RescorablePair {
         Some(Self {
             response,
             digest: answer.digest,
+            bucket: answer.evidence.bucket,
             request: request_of(answer, words)?,
             proof: answer.proof.clone(),
             prompt: words.prompt.clone(),

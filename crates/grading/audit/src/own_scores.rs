@@ -42,6 +42,8 @@ pub struct OwnJudgement {
     pub log2: i64,
     /// Whether the evidence has reached [`OWN_EVIDENCE`].
     pub convicts: bool,
+    /// The bucket of the newest answer whose own score speaks against the miner.
+    pub newest_against: Option<u64>,
 }
 
 impl std::fmt::Display for OwnJudgement {
@@ -79,8 +81,8 @@ pub struct OwnTest {
 /// An answer to an own prompt of the author.
 #[derive(Clone, Debug)]
 struct TestedPosition {
-    /// The answer, if the bundle shows what a reference needs to score it.
-    scorable: Option<Digest>,
+    /// The answer and its bucket, if the bundle shows what a reference needs to score it.
+    scorable: Option<(Digest, u64)>,
     /// The likelihoods by the author's score, under each alternative; 0 where nothing can be scored again.
     stated: Vec<u128>,
 }
@@ -97,9 +99,10 @@ impl OwnTest {
         own: &Calibration,
     ) -> Result<(Self, BTreeMap<Digest, RescorablePair>), ReplayError> {
         let pairs = own_pairs(bundle)?;
-        let answers = pairs
-            .iter()
-            .map(|pair| pair.as_ref().map(|pair| (pair.digest, &pair.stated)));
+        let answers = pairs.iter().map(|pair| {
+            let pair = pair.as_ref()?;
+            Some(((pair.digest, pair.bucket), &pair.stated))
+        });
         let test = Self::of(widened_tables(own), answers);
         let scorable = pairs.into_iter().flatten().map(|pair| (pair.digest, pair));
         Ok((test, scorable.collect()))
@@ -107,9 +110,10 @@ impl OwnTest {
 
     /// The test of these answers, `None` for one that cannot be scored again.
     pub(crate) fn of_pairs(own: &Calibration, pairs: &[Option<RescorablePair>]) -> Self {
-        let answers = pairs
-            .iter()
-            .map(|pair| pair.as_ref().map(|pair| (pair.digest, &pair.stated)));
+        let answers = pairs.iter().map(|pair| {
+            pair.as_ref()
+                .map(|pair| ((pair.digest, pair.bucket), &pair.stated))
+        });
         Self::of(widened_tables(own), answers)
     }
 
@@ -130,7 +134,7 @@ impl OwnTest {
     /// The test of answers with these findings of the author, `None` for one that cannot be scored again.
     fn of<'a>(
         tables: Vec<LikelihoodTable>,
-        answers: impl Iterator<Item = Option<(Digest, &'a AnswerFinding)>>,
+        answers: impl Iterator<Item = Option<((Digest, u64), &'a AnswerFinding)>>,
     ) -> Self {
         let positions = answers.map(|answer| TestedPosition {
             scorable: answer.map(|(digest, _)| digest),
@@ -161,19 +165,23 @@ impl OwnTest {
         candidates.sort_by_key(|(_, position)| Reverse(position.stated.iter().max().copied()));
         candidates.truncate(MOST_OWN_SCORES);
         candidates.sort_unstable_by_key(|(at, _)| *at);
-        let digests = candidates
+        let scorable = candidates
             .into_iter()
             .filter_map(|(_, position)| position.scorable);
-        digests.collect()
+        scorable.map(|(digest, _)| digest).collect()
     }
 
     /// Tests the answers by own findings. An answer without one counts for the miner.
     pub fn judge(&self, own: &BTreeMap<Digest, AnswerFinding>) -> OwnJudgement {
-        let found = |position: &TestedPosition| own.get(&position.scorable?);
+        let found = |position: &TestedPosition| own.get(&position.scorable?.0);
         let mut evidence = EProcess::new(self.tables.len(), Restart::AtOne);
-        let (mut log2, mut convicts) = (0, false);
+        let (mut log2, mut convicts, mut newest_against) = (0, false, None);
         for position in &self.positions {
-            evidence.observe(&likelihoods(found(position), &self.tables));
+            let likelihoods = likelihoods(found(position), &self.tables);
+            if likelihoods.iter().any(|likelihood| *likelihood > ONE) {
+                newest_against = newest_against.max(position.scorable.map(|(_, bucket)| bucket));
+            }
+            evidence.observe(&likelihoods);
             log2 = log2.max(evidence.mean_log2());
             convicts |= evidence.mean() >= OWN_EVIDENCE;
         }
@@ -182,6 +190,7 @@ impl OwnTest {
             scored: self.positions.iter().filter_map(found).count(),
             log2,
             convicts,
+            newest_against,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::calibration::{Calibration, CalibrationLevel, ExceededPremise};
 use crate::checked_answer::{CheckedAnswer, NonceState};
 use crate::checked_log::{CheckedLog, check_log};
 use crate::client_days::ClientDays;
-use crate::fixed_point::exp2;
+use crate::fixed_point::{ONE, exp2};
 use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
 use crate::missing_answers::{MissingOutcome, missing_evidence};
@@ -50,6 +50,9 @@ pub struct ReplayedBundle {
     pub counts: AnswerTally,
     /// The results of the tests.
     pub tests: TestOutcomes,
+    /// The bucket of the newest answer to an own prompt that speaks against the miner by the first reference.
+    #[serde(skip)]
+    pub newest_against: Option<u64>,
     /// Whether validators whose scores are those of the bundle would adopt a conviction; `None` for a bundle without
     /// answers to own prompts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -241,6 +244,7 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<Ev
             unscored: tested.len() - scored,
         },
         tests,
+        newest_against: judged.newest_against(&tested),
         adoption,
         missing,
         off_rates: judged.off_rates(),
@@ -478,6 +482,20 @@ impl JudgedAnswers {
             .filter(|(_, answers, _)| !answers.is_empty())
             .map(|(test, answers, alternatives)| EvidenceCurve::of(test, &answers, alternatives))
             .collect()
+    }
+
+    /// The bucket of the newest public answer that speaks against the miner under some alternative.
+    fn newest_against(&self, tested: &[&CheckedAnswer<'_>]) -> Option<u64> {
+        let speaks_against = |judged: &JudgedAnswer| {
+            let likelihoods = judged.convicting.first.iter().flatten();
+            judged.publicity == Publicity::Public
+                && likelihoods.into_iter().any(|likelihood| *likelihood > ONE)
+        };
+        let against = tested
+            .iter()
+            .zip(&self.answers)
+            .filter(|(_, judged)| speaks_against(judged));
+        against.map(|(answer, _)| answer.evidence.bucket).max()
     }
 
     fn scored(&self) -> usize {

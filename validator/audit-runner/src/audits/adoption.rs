@@ -134,6 +134,8 @@ fn adopted(
         origin,
         author: Some(bundle.validator),
         through_bucket: last_bucket(&bundle),
+        newest_answer: replayed.newest_against.unwrap_or_default(),
+        scored: u64::try_from(replayed.counts.scored).unwrap_or(u64::MAX),
         digest: replayed.bundle,
         coldkey: replayed.coldkey,
         miners: bundle.miners,
@@ -191,6 +193,8 @@ mod tests {
             origin: AuditOrigin::Own,
             author: None,
             through_bucket: 0,
+            newest_answer: 0,
+            scored: 0,
         }
     }
 

@@ -28,6 +28,8 @@ fn audit(name: &str, coldkey: u8, model: &str, quality_per_mille: u16, at: i64) 
         origin: AuditOrigin::Own,
         author: Some(ValidatorKey(Hotkey::from_bytes([1; 32]))),
         through_bucket: u64::try_from(at).unwrap(),
+        newest_answer: 0,
+        scored: 0,
     }
 }
 

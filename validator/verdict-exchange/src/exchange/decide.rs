@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_audit::Verdict;
+use muster_audit::{Verdict, replay};
 use muster_protocol::{Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use muster_validator_store::{
@@ -133,6 +133,18 @@ impl VerdictExchange {
                 format!("signed by {}", names.join(", "))
             }
         });
+        let (newest_answer, scored) = match &facts.rescoring {
+            Rescoring::Scored(judged) => (judged.newest_against, judged.scored),
+            // By the word of its author, which further validators bear out.
+            Rescoring::Due | Rescoring::Unavailable(_) | Rescoring::TooWeak => {
+                let text = body.clone();
+                let replaying = tokio::task::spawn_blocking(move || replay(&text));
+                let replayed = replaying.await.ok().and_then(Result::ok);
+                replayed.map_or((None, 0), |replayed| {
+                    (replayed.newest_against, replayed.counts.scored)
+                })
+            }
+        };
         let audit = AdoptedAudit {
             digest: offer.digest,
             coldkey: says.coldkey,
@@ -144,6 +156,8 @@ impl VerdictExchange {
             origin,
             author: Some(offer.author),
             through_bucket: says.through_bucket,
+            newest_answer: newest_answer.unwrap_or_default(),
+            scored: u64::try_from(scored).unwrap_or(u64::MAX),
         };
         // Only a validator whose own scores convict signs, so statements never rest on statements alone.
         let signed = (origin == AuditOrigin::Rescored).then(|| self.endorse(moment, &offer, now));

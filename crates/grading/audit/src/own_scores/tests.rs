@@ -93,7 +93,7 @@ fn test_of(tables: &[LikelihoodTable], stated: &[Option<CellCounts>]) -> OwnTest
     let answers = stated.iter().enumerate();
     OwnTest::of(
         tables.to_vec(),
-        answers.map(|(at, finding)| Some((name(at), finding.as_ref()?))),
+        answers.map(|(at, finding)| Some(((name(at), at as u64), finding.as_ref()?))),
     )
 }
 
@@ -236,15 +236,17 @@ fn false_ids_count_by_the_own_reference_alone() {
         stated
             .iter()
             .enumerate()
-            .map(|(at, finding)| Some((name(at), finding)))
+            .map(|(at, finding)| Some(((name(at), at as u64), finding)))
     };
     let test = OwnTest::of(widened_tables(&own), answers());
     assert_eq!(test.choose().len(), 4, "four suffice");
     assert!(!test.judge(&BTreeMap::new()).convicts);
     let found = |finding: &AnswerFinding| (0..6).map(|at| (name(at), finding.clone())).collect();
-    assert!(test.judge(&found(&AnswerFinding::FalseIds)).convicts);
+    let judged = test.judge(&found(&AnswerFinding::FalseIds));
+    assert!(judged.convicts && judged.newest_against == Some(5), "{judged:?}");
     let honest = tokens(&own.machines[0].answers[0]);
-    assert!(!test.judge(&found(&honest)).convicts);
+    let judged = test.judge(&found(&honest));
+    assert!(!judged.convicts && judged.newest_against.is_none(), "{judged:?}");
     let none = AnswerFinding::Tokens(Vec::new());
     assert!(!test.judge(&found(&none)).convicts);
     let mut one_machine = own.clone();
