@@ -39,6 +39,7 @@ pub(crate) async fn open_gateway(
         http: state.config.http.clone(),
         backend: Arc::new(own_jobs),
         pool: state.store.pool(),
+        writer: state.store.writer(),
         clock: Arc::clone(&state.clock),
         tasks: state.tasks.clone(),
         on_store_failure: stop_on_failure(state),
@@ -124,6 +125,7 @@ pub(crate) async fn open_grading(
             async move { poll_miners(&state, &drivers).await }.boxed()
         }),
         pool: state.store.pool(),
+        writer: state.store.writer(),
         clock: Arc::clone(&state.clock),
         tasks: state.tasks.clone(),
         on_store_failure: stop_on_failure(state),

@@ -40,7 +40,7 @@ use muster_response_proof::{Attestation, SessionId, Text, seal};
 use muster_sealed_client::{SealedClient, SealedPeer};
 use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
 use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
-use muster_store::migrate;
+use muster_store::{Writer, migrate, read_only};
 use muster_validator::store::MIGRATIONS;
 use muster_websocket::Socket;
 use parking_lot::Mutex;
@@ -133,7 +133,8 @@ async fn gateway(folder: &Path) -> Result<()> {
     let parts = GatewayDeps {
         http: HttpSettings::default(),
         backend: Arc::new(jobs),
-        pool,
+        pool: read_only(&pool)?,
+        writer: Writer::new(&pool),
         clock,
         tasks,
         // Requests fail with it, and the bench with them.

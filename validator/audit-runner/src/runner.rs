@@ -106,7 +106,7 @@ impl AuditRunner {
     /// # Errors
     /// The database fails.
     pub async fn open(settings: Settings, deps: AuditDeps) -> Result<Self, StoreError> {
-        let store = AuditStore::new(deps.store.pool());
+        let store = AuditStore::new(deps.store.pool(), deps.store.writer());
         recover_runs(&store, &deps.store, deps.clock.now()).await?;
         store.end_orphaned_self_tests(deps.clock.now()).await?;
         measure_newest(&store).await?;

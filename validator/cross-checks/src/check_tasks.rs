@@ -99,7 +99,7 @@ impl CrossChecks {
     pub fn new(settings: CrossCheckSettings, deps: CheckDeps) -> Self {
         let state = CheckerState {
             settings,
-            store: CheckStore::new(deps.store.pool()),
+            store: CheckStore::new(deps.store.pool(), deps.store.writer()),
             deps,
             due: Notify::new(),
         };
@@ -392,7 +392,7 @@ pub async fn quality_factors(
     neurons: &[Neuron],
     now: Timestamp,
 ) -> Result<Vec<QualityFactor>, StoreError> {
-    let test_results = test_results_at(&CheckStore::new(store.pool()), now).await?;
+    let test_results = test_results_at(&CheckStore::new(store.pool(), store.writer()), now).await?;
     let owners = neurons
         .iter()
         .map(|neuron| (MinerKey(neuron.hotkey), neuron.coldkey));

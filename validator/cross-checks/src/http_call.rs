@@ -65,7 +65,7 @@ async fn view(checks: &CrossChecks, limit: u32) -> Result<CrossChecksView, Store
         share_ppm: state.settings.share_ppm,
         coldkeys: state.test_results().await?,
         checks: state.store.list(limit).await?,
-        refunded_answers: GatewayStore::new(state.store.pool.clone())
+        refunded_answers: GatewayStore::new(state.store.pool.clone(), state.store.writer.clone())
             .count_refunds()
             .await?,
     })

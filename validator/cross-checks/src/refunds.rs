@@ -5,7 +5,6 @@ use muster_gateway::store::{GatewayStore, RefundableAnswer, mark_refund};
 use muster_protocol::wire::checks::RefundNotice;
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::{Digest, Timestamp};
-use muster_store::{During as _, begin};
 use muster_validator_store::Store;
 
 use crate::refund_rule::{RefundSpan, refund_spans};
@@ -29,7 +28,7 @@ pub(crate) async fn reconcile_refunds(checks: &CheckStore, store: &Store, now: T
 
 /// Takes the marks off the answers whose bundle convicts no more.
 async fn lift(checks: &CheckStore, spans: &[RefundSpan], now: Timestamp) -> StoreResult<()> {
-    let answers = GatewayStore::new(checks.pool.clone());
+    let answers = GatewayStore::new(checks.pool.clone(), checks.writer.clone());
     for bundle in answers.refunding_bundles().await? {
         if spans.iter().any(|span| span.bundle == bundle) {
             continue;
@@ -43,7 +42,7 @@ async fn lift(checks: &CheckStore, spans: &[RefundSpan], now: Timestamp) -> Stor
 
 /// Marks the answers of a span. Own prompts have a client too, whom no facilitator knows.
 async fn mark(checks: &CheckStore, span: &RefundSpan, now: Timestamp) -> StoreResult<()> {
-    let store = GatewayStore::new(checks.pool.clone());
+    let store = GatewayStore::new(checks.pool.clone(), checks.writer.clone());
     for miner in &span.miners {
         let ended = (span.after, span.until);
         let found = store
@@ -68,14 +67,14 @@ async fn write_changes(
     if answers.is_empty() {
         return Ok(());
     }
-    let mut tx = begin(&checks.pool).await?;
+    let mut tx = checks.writer.begin().await?;
     for answer in answers {
         mark_refund(&mut tx, &answer.response, bundle.as_ref()).await?;
         let subject = format!("answer {}", answer.response);
         let message = ToFacilitator::MusterRefund(Box::new(notice(answer, bundle)));
         put_news(&mut tx, &subject, &message, now).await?;
     }
-    tx.commit().await.during("mark refunded answers")
+    tx.commit("mark refunded answers").await
 }
 
 fn notice(answer: RefundableAnswer, bundle: Option<Digest>) -> RefundNotice {
@@ -97,6 +96,7 @@ mod tests {
     use muster_job_messages::outgoing::{AttemptPay, sign_finished_receipt};
     use muster_protocol::wire::checks::{CheckOrigin, CheckState};
     use muster_protocol::{AttemptId, Hotkey, JobId, MinerKey};
+    use muster_store::StoreError;
     use muster_store::testing::stores;
     use muster_validator_store::{AdoptedAudit, MIGRATIONS};
     use sqlx::AnyPool;
@@ -159,7 +159,10 @@ mod tests {
         for test in stores(&MIGRATIONS).await.unwrap() {
             let store = Store::with_pool(test.pool.clone()).await.unwrap();
             let (pool, at) = (&test.pool, Timestamp::from_secs);
-            let (checks, answers) = (CheckStore::new(pool.clone()), GatewayStore::new(pool.clone()));
+            let (checks, answers) = (
+                CheckStore::new(pool.clone(), store.writer()),
+                GatewayStore::new(pool.clone(), store.writer()),
+            );
             for (id, miner, ended) in [
                 ("before", 2, 5),
                 ("within", 2, 15),
@@ -204,6 +207,61 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_superseded_process_marks_no_refund_and_gives_no_verdict() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            let store = Store::with_pool(test.pool.clone()).await.unwrap();
+            let (checks, at) = (
+                CheckStore::new(store.pool(), store.writer()),
+                Timestamp::from_secs,
+            );
+            put_answer(&test.pool, "within", 2, 15).await;
+            store.put_audit(&audit("convicted", 20), "{}").await.unwrap();
+            let job = JobId::from_uuid(Uuid::from_u128(1));
+            let check = DueCheck {
+                job,
+                origin: CheckOrigin::Reported,
+                coldkey: None,
+                attempt: Some(AttemptId::first_of(job)),
+                model: None,
+                answer: None,
+                outputs: None,
+                runs: Vec::new(),
+                tries: 0,
+                created_at: at(4),
+            };
+            let differs = CheckVerdict {
+                state: CheckState::Differs,
+                ..CheckVerdict::unproven("")
+            };
+            let later = Store::open(&test.url).await.unwrap();
+            let refused = [
+                reconcile_refunds(&checks, &store, at(21)).await,
+                checks.put_verdict(&check, &differs, at(21)).await,
+                checks.put_refusal(job, "why", at(21)).await,
+                checks.put_runs(job, &[]).await,
+                checks.put_try(job, 1, at(22), "why").await,
+                checks.forget(at(99), at(99)).await,
+            ];
+            for refused in refused {
+                let is_superseded = matches!(refused, Err(StoreError::Superseded));
+                assert!(is_superseded, "{}: {refused:?}", test.engine);
+            }
+            let owners = CheckStore::new(later.pool(), later.writer());
+            let answers = GatewayStore::new(later.pool(), later.writer());
+            assert_eq!(
+                answers.count_refunds().await.unwrap(),
+                [].into(),
+                "{}",
+                test.engine
+            );
+            assert_eq!(owners.news_after(0, at(0), 9).await.unwrap(), []);
+            reconcile_refunds(&owners, &later, at(22)).await.unwrap();
+            assert_eq!(owners.news_after(0, at(0), 9).await.unwrap().len(), 1);
+            later.close().await;
+        }
+    }
+
+    #[tokio::test]
     async fn the_receipt_of_a_wrong_result_is_scored_no_more() {
         for test in stores(&MIGRATIONS).await.unwrap() {
             let store = Store::with_pool(test.pool.clone()).await.unwrap();
@@ -243,7 +301,7 @@ mod tests {
                 state,
                 ..CheckVerdict::unproven("")
             };
-            let checks = CheckStore::new(test.pool.clone());
+            let checks = CheckStore::new(store.pool(), store.writer());
             for (job, state) in [(job, CheckState::Differs), (other, CheckState::Agrees)] {
                 let check = check(job, AttemptId::first_of(job));
                 checks.put_verdict(&check, &verdict(state), at(4)).await.unwrap();

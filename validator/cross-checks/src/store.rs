@@ -8,8 +8,8 @@ mod listing;
 mod news;
 
 use muster_protocol::wire::checks::CheckOrigin;
-use muster_store::StoreError;
 use muster_store::columns::read_column;
+use muster_store::{StoreError, Writer};
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
@@ -27,12 +27,13 @@ const PAGE: i64 = 256;
 #[derive(Clone, Debug)]
 pub struct CheckStore {
     pub(crate) pool: AnyPool,
+    pub(crate) writer: Writer,
 }
 
 impl CheckStore {
-    /// Uses the validator's database, which must be migrated.
-    pub const fn new(pool: AnyPool) -> Self {
-        Self { pool }
+    /// Uses the validator's database, which must be migrated: `pool` reads, and `writer` writes.
+    pub const fn new(pool: AnyPool, writer: Writer) -> Self {
+        Self { pool, writer }
     }
 }
 

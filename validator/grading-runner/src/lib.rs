@@ -26,7 +26,7 @@ use muster_own_jobs::OwnJobs;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
 use muster_scoring::ObservationKind;
-use muster_store::StoreError;
+use muster_store::{StoreError, Writer};
 use muster_subnet_view::SubnetView;
 use parking_lot::Mutex;
 use sqlx::AnyPool;
@@ -61,8 +61,10 @@ pub struct GradingDeps {
     pub stakes: Arc<Mutex<BTreeMap<ValidatorKey, u64>>>,
     /// Asks every miner of the subnet for its executors.
     pub poll_miners: PollMiners,
-    /// The validator's database, with its migrations applied.
+    /// Connections that read the validator's database, whose migrations have been applied.
     pub pool: AnyPool,
+    /// Writes to the same database.
+    pub writer: Writer,
     /// The clock of the validator.
     pub clock: SharedClock,
     /// The task group of the runner. Its token stops the runner.
@@ -98,7 +100,7 @@ impl GradingRunner {
     /// # Errors
     /// The store fails.
     pub async fn open(settings: Settings, deps: GradingDeps) -> Result<Self, StoreError> {
-        let store = GradingStore::new(deps.pool);
+        let store = GradingStore::new(deps.pool, deps.writer);
         let voided = store.void_unfinished(deps.clock.now()).await?;
         if voided > 0 {
             tracing::warn!(

@@ -20,7 +20,7 @@ use muster_protocol::{ExecutorClass, MinerKey, Timestamp};
 use muster_store::columns::{
     json_column, parse_column, read_column, time_column, time_column_option, to_signed, to_unsigned,
 };
-use muster_store::{During as _, StoreError, begin};
+use muster_store::{During as _, StoreError, Writer};
 use serde::Serialize;
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
@@ -79,12 +79,13 @@ pub struct GradeRow {
 #[derive(Clone, Debug)]
 pub struct GradingStore {
     pool: AnyPool,
+    writer: Writer,
 }
 
 impl GradingStore {
-    /// A store in the validator's database, whose migrations have been applied.
-    pub const fn new(pool: AnyPool) -> Self {
-        Self { pool }
+    /// A store in the validator's database, whose migrations have been applied: `pool` reads, and `writer` writes.
+    pub const fn new(pool: AnyPool, writer: Writer) -> Self {
+        Self { pool, writer }
     }
 
     /// Voids all open batches and returns their number. Called at start, when no batch is running.
@@ -92,12 +93,9 @@ impl GradingStore {
     /// # Errors
     /// The database fails.
     pub async fn void_unfinished(&self, now: Timestamp) -> Result<u64> {
-        let done = sqlx::query("UPDATE batches SET state = 'void', ended_at = $1 WHERE state = 'open'")
-            .bind(now.micros())
-            .execute(&self.pool)
-            .await
-            .during("void batches")?;
-        Ok(done.rows_affected())
+        let statement = sqlx::query("UPDATE batches SET state = 'void', ended_at = $1 WHERE state = 'open'")
+            .bind(now.micros());
+        self.writer.execute("void batches", statement).await
     }
 
     /// Inserts a batch that begins.
@@ -105,17 +103,15 @@ impl GradingStore {
     /// # Errors
     /// The database fails.
     pub async fn begin_batch(&self, id: &BatchId, head: &BatchHead, now: Timestamp) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO batches (batch_id, kind, block, state, began_at, head) VALUES ($1, $2, $3, 'open', $4, $5)",
         )
         .bind(hex::encode(id.0))
         .bind(kind_name(head.kind))
         .bind(to_signed(head.block))
         .bind(now.micros())
-        .bind(to_json(head))
-        .execute(&self.pool)
-        .await
-        .during("begin a batch")?;
+        .bind(to_json(head));
+        self.writer.execute("begin a batch", statement).await?;
         Ok(())
     }
 
@@ -130,14 +126,13 @@ impl GradingStore {
         number: u32,
         proof: &ProofEvidence,
     ) -> Result<()> {
-        sqlx::query("INSERT INTO batch_proofs (batch_id, place, number, proof) VALUES ($1, $2, $3, $4)")
-            .bind(hex::encode(id.0))
-            .bind(place_to_i64(place))
-            .bind(i64::from(number))
-            .bind(to_json(proof))
-            .execute(&self.pool)
-            .await
-            .during("keep a proof")?;
+        let statement =
+            sqlx::query("INSERT INTO batch_proofs (batch_id, place, number, proof) VALUES ($1, $2, $3, $4)")
+                .bind(hex::encode(id.0))
+                .bind(place_to_i64(place))
+                .bind(i64::from(number))
+                .bind(to_json(proof));
+        self.writer.execute("keep a proof", statement).await?;
         Ok(())
     }
 
@@ -158,7 +153,7 @@ impl GradingStore {
     ) -> Result<()> {
         const OPERATION: &str = "finish a batch";
         let id = hex::encode(plan.id.0);
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         let participant_rows = plan.participants.iter().map(|participant| {
             (
                 participant.miner,
@@ -214,7 +209,7 @@ impl GradingStore {
             .execute(&mut *tx)
             .await
             .during(OPERATION)?;
-        tx.commit().await.during(OPERATION)
+        tx.commit(OPERATION).await
     }
 
     /// The largest number of executors that the miners of these participants had proven in one of the last eight
@@ -388,13 +383,8 @@ impl GradingStore {
              FROM grades WHERE batch_id IN (SELECT batch_id FROM batches WHERE ended_at < $1) LIMIT $2)",
         ] {
             loop {
-                let done = sqlx::query(statement)
-                    .bind(before.micros())
-                    .bind(FORGET_STEP)
-                    .execute(&self.pool)
-                    .await
-                    .during(OPERATION)?;
-                if done.rows_affected() == 0 {
+                let statement = sqlx::query(statement).bind(before.micros()).bind(FORGET_STEP);
+                if self.writer.execute(OPERATION, statement).await? == 0 {
                     break;
                 }
             }

@@ -4,6 +4,9 @@
 //! which keeps the order of status updates; writes that come together share a commit. At its start a guard transaction
 //! takes the store over from an earlier process: a write that a killed process had sent to the database is applied
 //! before the first read, or never.
+//!
+//! The tables of the gateway, of grading, of spot checks and of cross-checks lie in the same database. Their crates get
+//! [`Store::pool`], which only reads, and [`Store::writer`], so no write passes the guard by.
 
 mod attempts;
 mod audits;
@@ -36,7 +39,7 @@ use muster_chain::BlockNumber;
 use muster_protocol::Timestamp;
 use muster_store::columns::read_column;
 use muster_store::group_commit::{GroupLimits, TransactionGuard, WriteCounts};
-use muster_store::{Script, StoreError, Write, Writer, begin, migrate, migrator, open};
+use muster_store::{Script, StoreError, Write, Writer, begin, migrate, migrator, open, read_only};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -174,6 +177,7 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// The store of one validator.
 #[derive(Debug)]
 pub struct Store {
+    /// Connections that only read. The writer alone has one that writes.
     pool: AnyPool,
     /// The chain that the stored blocks and cycles belong to.
     chain: Mutex<ChainIdentity>,
@@ -219,13 +223,14 @@ impl Store {
         Self::with_pool(open(url).await?).await
     }
 
-    /// Migrates and uses a pool that is open already.
+    /// Migrates, and writes through a pool that is open already.
     ///
     /// # Errors
-    /// The database does not migrate.
-    pub async fn with_pool(pool: AnyPool) -> Result<Self> {
-        migrate(&pool, &MIGRATIONS).await?;
-        let epoch = take_over(&pool).await?;
+    /// The database does not migrate, or is in memory.
+    pub async fn with_pool(owner: AnyPool) -> Result<Self> {
+        let pool = read_only(&owner)?;
+        migrate(&owner, &MIGRATIONS).await?;
+        let epoch = take_over(&owner).await?;
         let row = sqlx::query("SELECT COALESCE(MAX(sequence), 0) AS last FROM outbox")
             .fetch_one(&pool)
             .await
@@ -242,7 +247,7 @@ impl Store {
         };
         // Every write of this process begins by checking its epoch; a later process has a higher one.
         Ok(Self {
-            writer: Writer::in_order(&pool, GroupLimits::default(), Some(ownership_check(epoch))),
+            writer: Writer::in_order(&owner, GroupLimits::default(), Some(ownership_check(epoch))),
             pool,
             chain: Mutex::new(chain),
             sequence: AtomicI64::new(last),
@@ -326,12 +331,14 @@ impl Store {
         Ok(done)
     }
 
-    /// The database connections, for the tables of the gateway and of grading.
+    /// Connections on which the engine refuses every write, for the tables of the gateway, of grading, of spot checks
+    /// and of cross-checks.
     pub fn pool(&self) -> AnyPool {
         self.pool.clone()
     }
 
-    /// The writer, for the janitor.
+    /// The writer, for the same tables and for the janitor. Its writes fail once a later process has taken the store
+    /// over.
     pub fn writer(&self) -> Writer {
         self.writer.clone()
     }
@@ -344,6 +351,7 @@ impl Store {
     /// Closes the connections. Every write is on disk already.
     pub async fn close(&self) {
         self.pool.close().await;
+        self.writer.close().await;
     }
 }
 

@@ -15,6 +15,8 @@ mod gathered;
 #[cfg(test)]
 mod grading;
 #[cfg(test)]
+mod one_writer;
+#[cfg(test)]
 mod outbox;
 #[cfg(test)]
 mod pay;
@@ -86,20 +88,25 @@ async fn snapshot_text(store: &Store, digest: Digest) -> Option<String> {
     Some(text)
 }
 
-/// Makes the engine refuse every further cycle as too long a value.
-pub(crate) async fn refuse_cycles(pool: &AnyPool, engine: &str) {
-    let statements: &[&'static str] = match engine {
-        "sqlite" => &[
-            "CREATE TRIGGER too_long BEFORE INSERT ON cycles BEGIN SELECT LENGTH(zeroblob(2000000000)); END",
-        ],
-        _ => &[
+/// Makes the engine refuse every further row of a table as too long a value.
+pub(crate) async fn refuse_rows(pool: &AnyPool, engine: &str, table: &'static str) {
+    let statements = match engine {
+        "sqlite" => vec![format!(
+            "CREATE TRIGGER too_long BEFORE INSERT ON {table} BEGIN SELECT LENGTH(zeroblob(2000000000)); END"
+        )],
+        _ => vec![
             "CREATE FUNCTION too_long() RETURNS trigger AS \
-             'BEGIN RAISE EXCEPTION ''too long'' USING ERRCODE = ''54000''; END' LANGUAGE plpgsql",
-            "CREATE TRIGGER too_long BEFORE INSERT ON cycles FOR EACH ROW EXECUTE FUNCTION too_long()",
+             'BEGIN RAISE EXCEPTION ''too long'' USING ERRCODE = ''54000''; END' LANGUAGE plpgsql"
+                .to_owned(),
+            format!(
+                "CREATE TRIGGER too_long BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION too_long()"
+            ),
         ],
     };
     for statement in statements {
-        sqlx::raw_sql(*statement).execute(pool).await.unwrap();
+        // The statement has no text from outside this crate.
+        let made = sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(pool);
+        made.await.unwrap();
     }
 }
 

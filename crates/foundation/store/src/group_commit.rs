@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sqlx::any::Any;
+use sqlx::any::{Any, AnyArguments};
 use sqlx::pool::PoolConnection;
+use sqlx::query::Query;
 use sqlx::{AnyConnection, AnyPool, Executor as _, Transaction};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot};
 use tokio::time::Instant;
@@ -53,6 +54,7 @@ pub struct GroupLimits {
 /// Lets one write after another into shared transactions. Clones share the queue.
 #[derive(Clone)]
 pub struct Writer {
+    pool: AnyPool,
     mode: WriterMode,
     counters: Arc<CommitCounters>,
 }
@@ -63,7 +65,7 @@ enum WriterMode {
     /// run in the order in which they were made.
     Grouped(mpsc::Sender<QueuedWrite>, Arc<parking_lot::Mutex<()>>),
     /// Each write has a transaction and a connection of its own.
-    Separate(AnyPool),
+    Separate,
 }
 
 /// The numbers of writes and commits so far.
@@ -191,7 +193,8 @@ impl Writer {
         match begin_statement(pool) {
             crate::SQLITE_BEGIN => Self::in_order(pool, GroupLimits::default(), None),
             _ => Self {
-                mode: WriterMode::Separate(pool.clone()),
+                pool: pool.clone(),
+                mode: WriterMode::Separate,
                 counters: Arc::default(),
             },
         }
@@ -214,6 +217,7 @@ impl Writer {
         // The task ends with the last clone of this writer; no caller waits for what is open then.
         drop(Tasks::new().spawn("store writer", clerk.work(queue)));
         Self {
+            pool: pool.clone(),
             mode: WriterMode::Grouped(turns, Arc::default()),
             counters,
         }
@@ -226,9 +230,9 @@ impl Writer {
     pub async fn begin(&self) -> Result<Write, StoreError> {
         let turns = match &self.mode {
             WriterMode::Grouped(turns, _) => turns,
-            WriterMode::Separate(pool) => {
+            WriterMode::Separate => {
                 return Ok(Write(WriteTarget::Own(
-                    begin(pool).await?,
+                    begin(&self.pool).await?,
                     Arc::clone(&self.counters),
                 )));
             }
@@ -241,6 +245,22 @@ impl Writer {
             .await
             .map_err(|_| gone())?;
         Ok(Write(WriteTarget::Shared(ours.await.map_err(|_| gone())??)))
+    }
+
+    /// Runs one statement as a write of its own, and returns the number of rows it wrote. `operation` completes the
+    /// sentence "cannot …".
+    ///
+    /// # Errors
+    /// The statement fails, the guard refuses the transaction, or the commit fails. See [`Write::commit`].
+    pub async fn execute(
+        &self,
+        operation: &'static str,
+        statement: Query<'_, Any, AnyArguments>,
+    ) -> Result<u64, StoreError> {
+        let mut write = self.begin().await?;
+        let done = statement.execute(&mut *write).await.during(operation)?;
+        write.commit(operation).await?;
+        Ok(done.rows_affected())
     }
 
     /// Runs the script that `make` returns, as a whole or not at all, and ends when it is durable. `operation`
@@ -258,8 +278,8 @@ impl Writer {
     ) -> Result<bool, StoreError> {
         let (turns, order) = match &self.mode {
             WriterMode::Grouped(turns, order) => (turns, order),
-            WriterMode::Separate(pool) => {
-                let mut transaction = begin(pool).await?;
+            WriterMode::Separate => {
+                let mut transaction = begin(&self.pool).await?;
                 let (mut script, rows) = make();
                 if script.run(&mut transaction).await.during(operation)? < rows {
                     transaction.rollback().await.during(operation)?;
@@ -283,6 +303,11 @@ impl Writer {
             }));
         }
         committed.await.map_err(|_| closed(operation))?
+    }
+
+    /// Closes the connections that write; every further write fails. Committed writes are durable already.
+    pub async fn close(&self) {
+        self.pool.close().await;
     }
 
     /// The numbers of writes and commits so far.

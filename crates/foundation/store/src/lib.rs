@@ -17,11 +17,15 @@
 //! PostgreSQL others run beside it at READ COMMITTED: never read a value, compute, and write it back, but put the
 //! condition into the statement (`UPDATE … WHERE id = $1 AND state = $2`) and look at `rows_affected()`.
 //!
-//! A SQLite store belongs to one process and has **one** connection, which makes "database is locked" impossible within
-//! a process. Therefore never ask the pool for anything while holding a transaction or a stream of rows from it: the
-//! call would wait for itself until the pool's time-out. Pass `&mut *transaction` down instead.
+//! A SQLite store belongs to one process and has **one** connection that writes, which makes "database is locked"
+//! impossible within a process. Therefore never ask its pool for anything while holding a transaction or a stream of
+//! rows from it: the call would wait for itself until the pool's time-out. Pass `&mut *transaction` down instead.
 //!
 //! Where many tasks write at once, use a [`group_commit::Writer`] in place of [`begin`]: its writes share commits.
+//!
+//! A store that only one process may write to gives its parts a [`Writer`], whose guard refuses a superseded process,
+//! and [`read_only`] connections, on which the engine refuses every write. On SQLite these read beside the one
+//! connection of the writer and see what was committed.
 
 pub mod backup;
 pub mod columns;
@@ -49,12 +53,18 @@ use store_url::StoreUrl;
 
 /// Connections to PostgreSQL of one role. Each role is one process with short statements.
 const POSTGRES_CONNECTIONS: u32 = 10;
+/// Connections to a SQLite file that read beside the one that writes.
+const SQLITE_READERS: u32 = 4;
 /// Longer than any statement of ours: a wait of this length means that a connection is held where it must not be.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Durable once committed, also through a power cut; readers of other processes do not disturb the writer.
 const SQLITE_PRAGMAS: &str = "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
                               PRAGMA foreign_keys = ON;";
+/// A reader waits for a lock as the writer does, and writes nothing.
+const SQLITE_READER_PRAGMAS: &str = "PRAGMA busy_timeout = 5000; PRAGMA query_only = ON;";
+/// Holds for every transaction of the connection, and for every statement outside of one.
+const POSTGRES_READER_SETTING: &str = "SET default_transaction_read_only = on";
 
 /// Opens the store at `url`: `sqlite:PATH` (created with its folder if it is missing) or `postgres://…`.
 ///
@@ -66,9 +76,9 @@ pub async fn open(url: &str) -> Result<AnyPool, StoreError> {
     install_default_drivers();
     let store = StoreUrl::parse(url)?;
     store.make_private_file()?;
-    let connections = match store {
-        StoreUrl::Sqlite { .. } => 1,
-        StoreUrl::Postgres { .. } => POSTGRES_CONNECTIONS,
+    let (connections, is_file) = match store {
+        StoreUrl::Sqlite { .. } => (1, true),
+        StoreUrl::Postgres { .. } => (POSTGRES_CONNECTIONS, false),
     };
     let url = store.connection_url();
     let failed = |source| StoreError::Open {
@@ -81,15 +91,40 @@ pub async fn open(url: &str) -> Result<AnyPool, StoreError> {
         .map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
         .flatten()
         .map_err(failed)?;
-    AnyPoolOptions::new()
-        .max_connections(connections)
-        // A server may go away, a file does not; testing the connection to a file would cost as much as the statement.
-        .test_before_acquire(matches!(store, StoreUrl::Postgres { .. }))
-        .acquire_timeout(ACQUIRE_TIMEOUT)
+    pool_options(connections, is_file)
         .after_connect(|connection, _| Box::pin(prepare(connection)))
         .connect(&url)
         .await
         .map_err(failed)
+}
+
+fn pool_options(connections: u32, is_file: bool) -> AnyPoolOptions {
+    AnyPoolOptions::new()
+        .max_connections(connections)
+        // A server may go away, a file does not; testing the connection to a file would cost as much as the statement.
+        .test_before_acquire(!is_file)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+}
+
+/// Further connections to the store of `pool`, on which the engine refuses every write. They open when they are needed,
+/// and see what is committed.
+///
+/// # Errors
+/// The store is in memory, where each connection has a store of its own.
+pub fn read_only(pool: &AnyPool) -> Result<AnyPool, StoreError> {
+    let options = pool.connect_options();
+    let connections = match options.database_url.as_str() {
+        store_url::SQLITE_MEMORY => {
+            return Err(StoreError::Url(
+                "a store in memory has one connection, and this role reads beside its writer; name a file",
+            ));
+        }
+        _ if is_sqlite(pool) => SQLITE_READERS,
+        _ => POSTGRES_CONNECTIONS,
+    };
+    Ok(pool_options(connections, is_sqlite(pool))
+        .after_connect(|connection, _| Box::pin(prepare_reader(connection)))
+        .connect_lazy_with((*options).clone()))
 }
 
 async fn probe(url: &str) -> Result<(), sqlx::Error> {
@@ -102,6 +137,15 @@ async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     if connection.backend_name() == "SQLite" {
         connection.execute(sqlx::raw_sql(SQLITE_PRAGMAS)).await?;
     }
+    Ok(())
+}
+
+async fn prepare_reader(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    let settings = match connection.backend_name() {
+        "SQLite" => SQLITE_READER_PRAGMAS,
+        _ => POSTGRES_READER_SETTING,
+    };
+    connection.execute(sqlx::raw_sql(settings)).await?;
     Ok(())
 }
 
@@ -127,8 +171,9 @@ pub async fn begin(pool: &AnyPool) -> Result<Transaction<'static, Any>, StoreErr
 const SQLITE_BEGIN: &str = "BEGIN IMMEDIATE";
 
 fn begin_statement(pool: &AnyPool) -> &'static str {
-    match pool.connect_options().database_url.scheme() {
-        "sqlite" => SQLITE_BEGIN,
-        _ => "BEGIN",
-    }
+    if is_sqlite(pool) { SQLITE_BEGIN } else { "BEGIN" }
+}
+
+fn is_sqlite(pool: &AnyPool) -> bool {
+    pool.connect_options().database_url.scheme() == "sqlite"
 }

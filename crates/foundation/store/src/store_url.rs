@@ -7,6 +7,9 @@ use std::path::PathBuf;
 
 use crate::StoreError;
 
+/// The driver's URL of a store in memory.
+pub(super) const SQLITE_MEMORY: &str = "sqlite::memory:";
+
 /// The address of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StoreUrl {
@@ -42,7 +45,7 @@ impl StoreUrl {
     /// The URL for the driver, in which a SQLite path survives a URL parser.
     pub(super) fn connection_url(&self) -> String {
         match self {
-            Self::Sqlite { path: None } => "sqlite::memory:".to_owned(),
+            Self::Sqlite { path: None } => SQLITE_MEMORY.to_owned(),
             Self::Sqlite { path: Some(path) } => {
                 let path = path.as_os_str().as_encoded_bytes();
                 format!(
@@ -100,7 +103,7 @@ fn escaped(byte: u8) -> String {
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Sqlite { path: None } => f.write_str("sqlite::memory:"),
+            Self::Sqlite { path: None } => f.write_str(SQLITE_MEMORY),
             Self::Sqlite { path: Some(path) } => write!(f, "sqlite:{}", path.display()),
             Self::Postgres { url } => {
                 let database = url.path();

@@ -11,7 +11,7 @@ use sqlx::{AnyPool, AssertSqlSafe};
 use tempfile::TempDir;
 
 use crate::migrations::new_migration;
-use crate::{During as _, StoreError, migrate, open};
+use crate::{During as _, StoreError, Writer, migrate, open};
 
 /// The variable with the URL of a PostgreSQL database for tests; each test makes a schema in it. `cargo xtask test`
 /// sets it.
@@ -27,6 +27,13 @@ pub struct TestStore {
     /// The URL with which a restarted process would open the same store.
     pub url: String,
     _folder: Option<TempDir>,
+}
+
+impl TestStore {
+    /// A writer without a guard.
+    pub fn writer(&self) -> Writer {
+        Writer::new(&self.pool)
+    }
 }
 
 /// The migrations in a folder, read when the test runs.

@@ -13,7 +13,7 @@ use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
 use muster_protocol::{ErrorCode, JobId};
 use muster_session_pool::Whitelist;
-use muster_store::StoreError;
+use muster_store::{StoreError, Writer};
 use sqlx::AnyPool;
 use tokio::sync::Semaphore;
 
@@ -67,8 +67,10 @@ impl Coded for GatewayError {
 pub struct GatewayDeps {
     /// The validator that starts and ends streaming jobs.
     pub backend: Arc<dyn ValidatorBackend>,
-    /// The validator's database, migrated.
+    /// Connections that read the validator's database, which is migrated.
     pub pool: AnyPool,
+    /// Writes to the same database.
+    pub writer: Writer,
     /// The connections of the process's listeners.
     pub http: HttpSettings,
     /// The process's clock.
@@ -94,7 +96,7 @@ impl Gateway {
     pub async fn open(bind: SocketAddr, settings: Settings, deps: GatewayDeps) -> Result<Self, GatewayError> {
         let listener = listen::bind(bind)?;
         let address = listener.local_addr().map_err(GatewayError::Address)?;
-        let store = GatewayStore::new(deps.pool);
+        let store = GatewayStore::new(deps.pool, deps.writer);
         let lost = store.drop_unreadable_words().await?;
         if lost > 0 {
             tracing::info!(

@@ -42,6 +42,7 @@ async fn live(state: &GatewayState, start: &SessionStart) -> Event {
     };
     if let Err(error) = record_opening(state, &line).await {
         let reason = format!("the store does not accept it: {error}");
+        state.fail(error);
         return Event::Unusable(start.session, reason);
     }
     tracing::info!(session = %line.id(), model = start.service.model, miner = %line.miner(), job = %start.job,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::MinerKey;
 use muster_session_pool::Whitelist;
@@ -48,8 +49,13 @@ impl GatewayState {
         }
     }
 
-    /// Reports that the store has failed: what cannot be made durable must not be sent to a client.
+    /// Reports that the store has failed: what cannot be made durable must not be sent to a client. If it refuses a
+    /// value, which a miner may have chosen, only that write is lost.
     pub(crate) fn fail(&self, error: StoreError) {
+        if error.is_refused_value() {
+            tracing::error!(error = %Causes(&error), "the store refuses a value of a session or of an answer; it is not stored");
+            return;
+        }
         (self.on_store_failure)(error);
     }
 }

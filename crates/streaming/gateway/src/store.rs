@@ -15,7 +15,7 @@ use muster_openai::TokenUsage;
 use muster_protocol::{JobId, Timestamp};
 use muster_response_proof::SessionId;
 use muster_store::columns::{parse_column, read_column, to_signed, unsigned_column};
-use muster_store::{During as _, StoreError, begin};
+use muster_store::{During as _, StoreError, Writer};
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
@@ -32,12 +32,13 @@ type Result<T> = std::result::Result<T, StoreError>;
 #[derive(Clone, Debug)]
 pub struct GatewayStore {
     pool: AnyPool,
+    writer: Writer,
 }
 
 impl GatewayStore {
-    /// Uses the validator's database, which must be migrated.
-    pub const fn new(pool: AnyPool) -> Self {
-        Self { pool }
+    /// Uses the validator's database, which must be migrated: `pool` reads, and `writer` writes.
+    pub const fn new(pool: AnyPool, writer: Writer) -> Self {
+        Self { pool, writer }
     }
 
     /// Stores a session before it serves.
@@ -45,7 +46,7 @@ impl GatewayStore {
     /// # Errors
     /// The database fails.
     pub async fn insert_session(&self, session: &SessionRow) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO sessions (session_id, job_id, miner, model, address, attestation, opened_at) \
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
         )
@@ -55,10 +56,8 @@ impl GatewayStore {
         .bind(session.model.clone())
         .bind(session.address.clone())
         .bind(session.attestation.clone())
-        .bind(session.opened_at.micros())
-        .execute(&self.pool)
-        .await
-        .during("open a session")?;
+        .bind(session.opened_at.micros());
+        self.writer.execute("open a session", statement).await?;
         Ok(())
     }
 
@@ -75,7 +74,7 @@ impl GatewayStore {
         fault: Option<&str>,
         now: Timestamp,
     ) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "UPDATE sessions SET closed_at = $1, closed_because = $2, close_proof = $3, fault = $4 \
              WHERE session_id = $5 AND closed_at IS NULL",
         )
@@ -83,10 +82,8 @@ impl GatewayStore {
         .bind(reason.to_owned())
         .bind(close.map(str::to_owned))
         .bind(fault.map(str::to_owned))
-        .bind(session.to_string())
-        .execute(&self.pool)
-        .await
-        .during("close a session")?;
+        .bind(session.to_string());
+        self.writer.execute("close a session", statement).await?;
         Ok(())
     }
 
@@ -102,13 +99,11 @@ impl GatewayStore {
             .await
             .during(OPERATION)?;
         let jobs: Result<Vec<JobId>> = rows.iter().map(|row| parse_column(row, "job_id")).collect();
-        sqlx::query(
+        let statement = sqlx::query(
             "UPDATE sessions SET closed_at = $1, closed_because = 'the gateway was stopped' WHERE closed_at IS NULL",
         )
-        .bind(now.micros())
-        .execute(&self.pool)
-        .await
-        .during(OPERATION)?;
+        .bind(now.micros());
+        self.writer.execute(OPERATION, statement).await?;
         jobs
     }
 
@@ -123,7 +118,7 @@ impl GatewayStore {
         words: Option<&SealedText>,
     ) -> Result<()> {
         const OPERATION: &str = "keep a response";
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         sqlx::query(
             "INSERT INTO responses (response_id, session_id, client, model, asked_at, first_byte_at, ended_at, status, \
              how_ended, verdict, proof, sequence, bytes, input_tokens, output_tokens, earned, consent, cut) \
@@ -165,7 +160,7 @@ impl GatewayStore {
             .await
             .during(OPERATION)?;
         }
-        tx.commit().await.during(OPERATION)
+        tx.commit(OPERATION).await
     }
 
     /// An answer and its session; `None` if no answer has this id.

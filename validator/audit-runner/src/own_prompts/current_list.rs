@@ -242,7 +242,7 @@ mod tests {
     #[tokio::test]
     async fn the_list_of_a_self_test_is_named_and_none_of_its_prompts_is_asked_of_others() {
         for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = AuditStore::new(test.pool.clone());
+            let store = AuditStore::new(test.pool.clone(), test.writer());
             let prompts = Prompts::restore(&store, None).await.unwrap();
             prompts.replace(list(2));
             assert!(prompts.take_all().is_none(), "no header has committed to it");
@@ -261,7 +261,7 @@ mod tests {
     #[tokio::test]
     async fn the_first_answer_to_a_prompt_stands() {
         for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = AuditStore::new(test.pool.clone());
+            let store = AuditStore::new(test.pool.clone(), test.writer());
             let now = Timestamp::from_secs(9);
             store.insert_list(&list(1), now).await.unwrap();
             let root = list(1).root();

@@ -4,6 +4,7 @@ use muster_audit::own_prompts::{
     ListPlan, PromptedModel, Repeats, SamplerNeeds, author_request, make_list, read_authored,
 };
 use muster_audit::{CanaryList, SamplerEngine, SeededNumbers};
+use muster_process::error::Causes;
 
 use crate::reference::reference_machine::Reference;
 use crate::reference::scoring_engine::Sampling;
@@ -92,10 +93,14 @@ pub(crate) async fn write_prompts(state: &RunnerState, model: &str, reference: &
             .write_chat(state, author_request(model, &mut numbers))
             .await;
         match reply.and_then(|reply| read_authored(&reply)) {
-            Some(prompt) => {
-                useless = 0;
-                state.store.put_written(model, &prompt, state.clock.now()).await?;
-            }
+            Some(prompt) => match state.store.put_written(model, &prompt, state.clock.now()).await {
+                Ok(()) => useless = 0,
+                Err(refused) if refused.is_refused_value() => {
+                    tracing::warn!(model, error = %Causes(&refused), "the store refuses a prompt that a model has written");
+                    useless += 1;
+                }
+                Err(error) => return Err(error),
+            },
             None => useless += 1,
         }
     }

@@ -18,7 +18,7 @@ impl AuditStore {
         words: &OpenedText,
         now: Timestamp,
     ) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO answer_ids (response_id, prompt, output, request, kept_at, response) \
              VALUES ($1, $2, $3, $4, $5, $6) \
              ON CONFLICT (response_id) DO UPDATE SET response = COALESCE(excluded.response, answer_ids.response)",
@@ -28,10 +28,10 @@ impl AuditStore {
         .bind(id_list(&words.output))
         .bind(words.request.clone())
         .bind(now.micros())
-        .bind(words.response.clone())
-        .execute(&self.pool)
-        .await
-        .during("store the words of an answer")?;
+        .bind(words.response.clone());
+        self.writer
+            .execute("store the words of an answer", statement)
+            .await?;
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::store::audit_store::{AuditStore, Result};
 impl AuditStore {
     /// Stores an appeal that is accepted.
     pub(crate) async fn insert_appeal(&self, appeal: &StoredAppeal, text: &str) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO audit_appeals (bundle, received_at, miner, coldkey, model, appeal, reason, open_until) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
         )
@@ -25,10 +25,8 @@ impl AuditStore {
         .bind(appeal.model.clone())
         .bind(text.to_owned())
         .bind(appeal.reason.clone())
-        .bind(appeal.open_until.micros())
-        .execute(&self.pool)
-        .await
-        .during("store an appeal")?;
+        .bind(appeal.open_until.micros());
+        self.writer.execute("store an appeal", statement).await?;
         Ok(())
     }
 
@@ -55,7 +53,7 @@ impl AuditStore {
         fresh: Option<Digest>,
         now: Timestamp,
     ) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "UPDATE audit_appeals SET ended_at = $1, ended = $2, fresh_bundle = $3 \
              WHERE bundle = $4 AND received_at = $5 AND ended_at IS NULL",
         )
@@ -63,10 +61,8 @@ impl AuditStore {
         .bind(end.name())
         .bind(fresh.map(|bundle| bundle.to_string()))
         .bind(appeal.bundle.to_string())
-        .bind(appeal.received_at.micros())
-        .execute(&self.pool)
-        .await
-        .during("end an appeal")?;
+        .bind(appeal.received_at.micros());
+        self.writer.execute("end an appeal", statement).await?;
         tracing::warn!(bundle = %appeal.bundle, miner = %appeal.miner, end = end.name(), "an appeal has ended");
         Ok(())
     }
@@ -149,7 +145,7 @@ mod tests {
     async fn only_answers_to_own_prompts_in_sessions_since_the_appeal_are_fresh() {
         for test in stores(&MIGRATIONS).await.unwrap() {
             drop(Store::with_pool(test.pool.clone()).await.unwrap());
-            let (pool, store) = (&test.pool, AuditStore::new(test.pool.clone()));
+            let (pool, store) = (&test.pool, AuditStore::new(test.pool.clone(), test.writer()));
             let prompt = |number: u8| Canary {
                 salt: [number; 32],
                 request: vec![number],

@@ -15,16 +15,16 @@ impl AuditStore {
         block_hash: &Digest,
         now: Timestamp,
     ) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO nonce_periods (period, block_hash, began_at) VALUES ($1, $2, $3) \
              ON CONFLICT (period) DO NOTHING",
         )
         .bind(to_signed(period.0))
         .bind(block_hash.to_string())
-        .bind(now.micros())
-        .execute(&self.pool)
-        .await
-        .during("keep the first block of a period of nonces")?;
+        .bind(now.micros());
+        self.writer
+            .execute("keep the first block of a period of nonces", statement)
+            .await?;
         Ok(())
     }
 

@@ -64,24 +64,22 @@ impl AuditStore {
     /// Puts the headers of buckets that were closed within a day into the outbox of their miners. All notices of a
     /// bucket are made together.
     pub(crate) async fn make_header_notices(&self, now: Timestamp) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO audit_notices (miner, kind, about, made_at) \
              SELECT DISTINCT s.miner, 'header', CAST(b.bucket AS TEXT), b.closed_at FROM answer_buckets b \
              JOIN responses r ON r.bucket = b.bucket JOIN sessions s ON s.session_id = r.session_id \
              WHERE b.closed_at >= $1 AND NOT EXISTS (SELECT 1 FROM audit_notices n \
              WHERE n.kind = 'header' AND n.about = CAST(b.bucket AS TEXT)) ON CONFLICT DO NOTHING",
         )
-        .bind(now.minus(HEADERS_OFFERED).micros())
-        .execute(&self.pool)
-        .await
-        .during("make notices of headers")?;
+        .bind(now.minus(HEADERS_OFFERED).micros());
+        self.writer.execute("make notices of headers", statement).await?;
         Ok(())
     }
 
     /// Puts outcomes into the outbox of those miners whose drawn answers of a bucket all have an outcome that the miner
     /// may see, or had seven days for it.
     pub(crate) async fn make_outcome_notices(&self, now: Timestamp) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO audit_notices (miner, kind, about, made_at) \
              SELECT h.miner, 'outcomes', h.about, CAST($1 AS BIGINT) FROM audit_notices h \
              JOIN answer_buckets b ON CAST(b.bucket AS TEXT) = h.about \
@@ -95,10 +93,8 @@ impl AuditStore {
         )
         .bind(now.micros())
         .bind(now.minus(OUTCOMES_MADE).micros())
-        .bind(now.minus(LATEST_REVEAL).micros())
-        .execute(&self.pool)
-        .await
-        .during("make notices of outcomes")?;
+        .bind(now.minus(LATEST_REVEAL).micros());
+        self.writer.execute("make notices of outcomes", statement).await?;
         Ok(())
     }
 
@@ -126,16 +122,16 @@ impl AuditStore {
             if known.contains(&(*miner, *bundle)) {
                 continue;
             }
-            sqlx::query(
+            let statement = sqlx::query(
                 "INSERT INTO audit_notices (miner, kind, about, made_at) VALUES ($1, 'verdict', $2, $3) \
                  ON CONFLICT DO NOTHING",
             )
             .bind(miner.to_string())
             .bind(bundle.to_string())
-            .bind(since.micros())
-            .execute(&self.pool)
-            .await
-            .during("make a notice of a verdict")?;
+            .bind(since.micros());
+            self.writer
+                .execute("make a notice of a verdict", statement)
+                .await?;
         }
         Ok(())
     }
@@ -186,16 +182,16 @@ impl AuditStore {
         subject: NoticeSubject,
         now: Timestamp,
     ) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "UPDATE audit_notices SET delivered_at = $1 WHERE miner = $2 AND kind = $3 AND about = $4",
         )
         .bind(now.micros())
         .bind(miner.to_string())
         .bind(subject.kind())
-        .bind(subject.about())
-        .execute(&self.pool)
-        .await
-        .during("note that a miner has taken a notice")?;
+        .bind(subject.about());
+        self.writer
+            .execute("note that a miner has taken a notice", statement)
+            .await?;
         Ok(())
     }
 
@@ -236,7 +232,7 @@ mod tests {
     #[tokio::test]
     async fn miners_that_cannot_be_reached_take_no_place_of_others() {
         for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = AuditStore::new(test.pool.clone());
+            let store = AuditStore::new(test.pool.clone(), test.writer());
             // Before the fix the 10,000 oldest notices were read, whoever they were for.
             sqlx::query(
                 "INSERT INTO audit_notices (miner, kind, about, made_at) \
@@ -270,7 +266,7 @@ mod tests {
     #[tokio::test]
     async fn a_verdict_is_told_each_miner_once() {
         for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = AuditStore::new(test.pool.clone());
+            let store = AuditStore::new(test.pool.clone(), test.writer());
             let (bundle, since) = (Digest::of(b"bundle"), Timestamp::from_secs(1_000));
             let told = [1, 2].map(|miner| (MinerKey(key(miner)), bundle, since));
             let oldest = Timestamp::from_secs(500);

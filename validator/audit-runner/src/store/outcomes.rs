@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_protocol::{MinerKey, Timestamp};
 use muster_store::columns::{read_column, to_signed, unsigned_column};
-use muster_store::{During as _, StoreError, begin};
+use muster_store::{During as _, StoreError};
 use sqlx::any::AnyRow;
 
 use crate::evidence::outcome::{BothOutcomes, ReferenceOutcome};
@@ -21,17 +21,15 @@ impl AuditStore {
     ) -> Result<()> {
         let text = serde_json::to_string(outcome)
             .map_err(|error| StoreError::corrupt("outcome", error.to_string()))?;
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO answer_scores (response_id, reference, outcome, scored_at) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (response_id, reference) DO NOTHING",
         )
         .bind(answer.to_owned())
         .bind(i64::try_from(reference).unwrap_or(i64::MAX))
         .bind(text)
-        .bind(now.micros())
-        .execute(&self.pool)
-        .await
-        .during("store a score")?;
+        .bind(now.micros());
+        self.writer.execute("store a score", statement).await?;
         Ok(())
     }
 
@@ -60,7 +58,7 @@ impl AuditStore {
         now: Timestamp,
     ) -> Result<()> {
         const OPERATION: &str = "reveal scores";
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         for answer in answers {
             sqlx::query(
                 "UPDATE answer_scores SET revealed_at = $1 WHERE response_id = $2 AND revealed_at IS NULL",
@@ -71,7 +69,7 @@ impl AuditStore {
             .await
             .during(OPERATION)?;
         }
-        tx.commit().await.during(OPERATION)
+        tx.commit(OPERATION).await
     }
 
     /// Marks the scores of a miner's answers from a model as shown that were stored at this time or earlier.
@@ -82,7 +80,7 @@ impl AuditStore {
         scored_by: Timestamp,
         now: Timestamp,
     ) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "UPDATE answer_scores SET revealed_at = $1 WHERE revealed_at IS NULL AND scored_at <= $2 \
              AND response_id IN (SELECT r.response_id FROM responses r \
              JOIN sessions s ON s.session_id = r.session_id WHERE r.model = $3 AND s.miner = $4)",
@@ -90,10 +88,10 @@ impl AuditStore {
         .bind(now.micros())
         .bind(scored_by.micros())
         .bind(model.to_owned())
-        .bind(miner.to_string())
-        .execute(&self.pool)
-        .await
-        .during("reveal the scores of a verdict")?;
+        .bind(miner.to_string());
+        self.writer
+            .execute("reveal the scores of a verdict", statement)
+            .await?;
         Ok(())
     }
 

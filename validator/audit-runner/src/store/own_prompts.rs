@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use muster_audit::{Canary, CanaryList};
 use muster_protocol::{Digest, Timestamp};
 use muster_store::columns::{parse_column, read_column, to_signed, unsigned_column};
-use muster_store::{During as _, StoreError, begin};
+use muster_store::{During as _, StoreError};
 use sqlx::any::AnyRow;
 
 use crate::store::audit_store::{AuditStore, Result};
@@ -24,7 +24,7 @@ impl AuditStore {
     pub(crate) async fn insert_list(&self, list: &CanaryList, now: Timestamp) -> Result<()> {
         const OPERATION: &str = "store a list of own prompts";
         let root = list.root().to_string();
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         for position in 0_u64.. {
             let Some(canary) = list.next(position) else { break };
             sqlx::query(
@@ -39,7 +39,7 @@ impl AuditStore {
             .await
             .during(OPERATION)?;
         }
-        tx.commit().await.during(OPERATION)
+        tx.commit(OPERATION).await
     }
 
     /// A list of own prompts; empty if none has this root.
@@ -65,27 +65,25 @@ impl AuditStore {
 
     /// Notes that a prompt is being sent: it is used once, whatever becomes of it.
     pub(crate) async fn note_sent(&self, root: &Digest, position: u64, now: Timestamp) -> Result<()> {
-        sqlx::query("UPDATE canaries SET sent_at = $1 WHERE list = $2 AND position = $3")
+        let statement = sqlx::query("UPDATE canaries SET sent_at = $1 WHERE list = $2 AND position = $3")
             .bind(now.micros())
             .bind(root.to_string())
-            .bind(to_signed(position))
-            .execute(&self.pool)
-            .await
-            .during("note a prompt as sent")?;
+            .bind(to_signed(position));
+        self.writer.execute("note a prompt as sent", statement).await?;
         Ok(())
     }
 
     /// Notes the answer to a prompt. The first answer stands: another one to the same prompt is no evidence.
     pub(crate) async fn note_answer(&self, root: &Digest, position: u64, answer: &str) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "UPDATE canaries SET response_id = $1 WHERE list = $2 AND position = $3 AND response_id IS NULL",
         )
         .bind(answer.to_owned())
         .bind(root.to_string())
-        .bind(to_signed(position))
-        .execute(&self.pool)
-        .await
-        .during("note the answer to a prompt")?;
+        .bind(to_signed(position));
+        self.writer
+            .execute("note the answer to a prompt", statement)
+            .await?;
         Ok(())
     }
 

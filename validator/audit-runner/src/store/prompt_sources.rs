@@ -28,7 +28,7 @@ impl AuditStore {
     ) -> Result<()> {
         let text =
             serde_json::to_string(form).map_err(|error| StoreError::corrupt("form", error.to_string()))?;
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO request_forms (response_id, model, client, form, seen_at) VALUES ($1, $2, $3, $4, $5) \
              ON CONFLICT (response_id) DO NOTHING",
         )
@@ -36,10 +36,10 @@ impl AuditStore {
         .bind(model.to_owned())
         .bind(client.to_string())
         .bind(text)
-        .bind(now.micros())
-        .execute(&self.pool)
-        .await
-        .during("keep the form of a request")?;
+        .bind(now.micros());
+        self.writer
+            .execute("keep the form of a request", statement)
+            .await?;
         Ok(())
     }
 
@@ -75,16 +75,16 @@ impl AuditStore {
 
     /// Keeps a prompt that a model has written.
     pub(crate) async fn put_written(&self, model: &str, prompt: &str, now: Timestamp) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO written_prompts (model, prompt, written_at) VALUES ($1, $2, $3) \
              ON CONFLICT (model, prompt) DO NOTHING",
         )
         .bind(model.to_owned())
         .bind(prompt.to_owned())
-        .bind(now.micros())
-        .execute(&self.pool)
-        .await
-        .during("keep a prompt that a model has written")?;
+        .bind(now.micros());
+        self.writer
+            .execute("keep a prompt that a model has written", statement)
+            .await?;
         Ok(())
     }
 
@@ -100,6 +100,8 @@ impl AuditStore {
 
     /// Takes prompts that a model has written, the oldest ones, at most `most`. Nobody takes them again.
     pub(crate) async fn take_written(&self, model: &str, most: usize) -> Result<Vec<String>> {
+        const OPERATION: &str = "take prompts that a model has written";
+        let mut tx = self.writer.begin().await?;
         let rows = sqlx::query(
             "DELETE FROM written_prompts WHERE model = $1 AND prompt IN \
              (SELECT w.prompt FROM written_prompts AS w WHERE w.model = $1 ORDER BY w.written_at, w.prompt LIMIT $2) \
@@ -107,9 +109,10 @@ impl AuditStore {
         )
         .bind(model.to_owned())
         .bind(i64::try_from(most).unwrap_or(i64::MAX))
-        .fetch_all(&self.pool)
+        .fetch_all(&mut *tx)
         .await
-        .during("take prompts that a model has written")?;
+        .during(OPERATION)?;
+        tx.commit(OPERATION).await?;
         rows.iter().map(|row| read_column(row, "prompt")).collect()
     }
 }
@@ -124,7 +127,7 @@ mod tests {
     #[tokio::test]
     async fn forms_are_those_of_a_crowd_and_no_client_is_most_of_it() {
         for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = AuditStore::new(test.pool.clone());
+            let store = AuditStore::new(test.pool.clone(), test.writer());
             let form = RequestForm::read(br#"{"model":"tiny","prompt":"x"}"#, false).unwrap();
             let put = async |answer: String, client: u8, second| {
                 let client = Digest::from_bytes([client; 32]);
@@ -154,7 +157,7 @@ mod tests {
     #[tokio::test]
     async fn a_prompt_that_a_model_has_written_is_taken_once() {
         for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = AuditStore::new(test.pool.clone());
+            let store = AuditStore::new(test.pool.clone(), test.writer());
             for (prompt, second) in [("a first one", 1), ("a second one", 2), ("a first one", 3)] {
                 let now = Timestamp::from_secs(second);
                 store.put_written("tiny", prompt, now).await.unwrap();

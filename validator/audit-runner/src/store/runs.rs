@@ -55,7 +55,7 @@ impl AuditStore {
 
     /// Stores an audit that begins.
     pub(crate) async fn insert_run(&self, run: &AuditRun) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO audit_runs (run_id, coldkey, model, state, answers, scored, began_at) \
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
         )
@@ -65,16 +65,14 @@ impl AuditStore {
         .bind(run.state.name())
         .bind(to_signed(run.answers))
         .bind(to_signed(run.scored))
-        .bind(run.began_at.micros())
-        .execute(&self.pool)
-        .await
-        .during("store an audit")?;
+        .bind(run.began_at.micros());
+        self.writer.execute("store an audit", statement).await?;
         Ok(())
     }
 
     /// Stores the progress of an audit, or its end.
     pub(crate) async fn update_run(&self, run: &AuditRun) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "UPDATE audit_runs SET state = $1, answers = $2, scored = $3, ended_at = $4, bundle = $5, verdict = $6, \
              reason = $7 WHERE run_id = $8",
         )
@@ -85,10 +83,10 @@ impl AuditStore {
         .bind(run.bundle.map(|digest| digest.to_string()))
         .bind(run.verdict.clone())
         .bind(run.reason.clone())
-        .bind(run.run.clone())
-        .execute(&self.pool)
-        .await
-        .during("store the progress of an audit")?;
+        .bind(run.run.clone());
+        self.writer
+            .execute("store the progress of an audit", statement)
+            .await?;
         Ok(())
     }
 
@@ -167,7 +165,7 @@ mod tests {
     async fn an_interrupted_audit_is_known_by_its_state_and_one_of_an_earlier_release_by_its_reason() {
         for test in stores(&MIGRATIONS).await.unwrap() {
             drop(Store::with_pool(test.pool.clone()).await.unwrap());
-            let store = AuditStore::new(test.pool.clone());
+            let store = AuditStore::new(test.pool.clone(), test.writer());
             let is_interrupted = async || {
                 let subject = run("", 0, RunState::Ended, None).subject();
                 let since = Timestamp::from_micros(1);

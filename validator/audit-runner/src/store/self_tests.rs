@@ -76,22 +76,20 @@ impl SelfTestState {
 impl AuditStore {
     /// Stores a test that begins.
     pub(crate) async fn insert_self_test(&self, test: &SelfTest) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO self_tests (test_id, model, state, answers, cheated, began_at) VALUES ($1, $2, $3, 0, 0, $4)",
         )
         .bind(test.test.clone())
         .bind(test.model.clone())
         .bind(test.state.name())
-        .bind(test.began_at.micros())
-        .execute(&self.pool)
-        .await
-        .during("store a self-test")?;
+        .bind(test.began_at.micros());
+        self.writer.execute("store a self-test", statement).await?;
         Ok(())
     }
 
     /// Stores the progress of a test or its end, with the text of its bundle once there is one.
     pub(crate) async fn update_self_test(&self, test: &SelfTest, evidence: Option<&str>) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "UPDATE self_tests SET state = $1, answers = $2, cheated = $3, ended_at = $4, verdict = $5, reason = $6, \
              bundle = $7, evidence = $8 WHERE test_id = $9",
         )
@@ -103,22 +101,24 @@ impl AuditStore {
         .bind(test.reason.clone())
         .bind(test.bundle.map(|digest| digest.to_string()))
         .bind(evidence.map(str::to_owned))
-        .bind(test.test.clone())
-        .execute(&self.pool)
-        .await
-        .during("store the progress of a self-test")?;
+        .bind(test.test.clone());
+        self.writer
+            .execute("store the progress of a self-test", statement)
+            .await?;
         Ok(())
     }
 
     /// Ends the tests that an earlier process began: the text of their answers went with it.
     pub(crate) async fn end_orphaned_self_tests(&self, now: Timestamp) -> Result<()> {
-        sqlx::query("UPDATE self_tests SET state = $1, ended_at = $2, reason = $3 WHERE ended_at IS NULL")
-            .bind(SelfTestState::Ended.name())
-            .bind(now.micros())
-            .bind(RESTARTED)
-            .execute(&self.pool)
-            .await
-            .during("end the self-tests of an earlier process")?;
+        let statement = sqlx::query(
+            "UPDATE self_tests SET state = $1, ended_at = $2, reason = $3 WHERE ended_at IS NULL",
+        )
+        .bind(SelfTestState::Ended.name())
+        .bind(now.micros())
+        .bind(RESTARTED);
+        self.writer
+            .execute("end the self-tests of an earlier process", statement)
+            .await?;
         Ok(())
     }
 

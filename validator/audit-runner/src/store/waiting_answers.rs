@@ -99,7 +99,7 @@ impl AuditStore {
         owners: &BTreeMap<MinerKey, Hotkey>,
     ) -> Result<Vec<(Subject, Timestamp)>> {
         let judged = self.newest_judged().await?;
-        let log = GatewayStore::new(self.pool.clone());
+        let log = GatewayStore::new(self.pool.clone(), self.writer.clone());
         let mut unjudged = Vec::new();
         for missing in log.missing_answers(since, opened_since, MAX_MISSING).await? {
             let Some(coldkey) = owners.get(&missing.miner).copied() else {
@@ -172,7 +172,7 @@ mod tests {
     async fn a_missing_answer_waits_from_the_draw_of_its_bucket_until_a_later_audit_has_judged_it() {
         for test in stores(&MIGRATIONS).await.unwrap() {
             drop(Store::with_pool(test.pool.clone()).await.unwrap());
-            let (pool, store) = (&test.pool, AuditStore::new(test.pool.clone()));
+            let (pool, store) = (&test.pool, AuditStore::new(test.pool.clone(), test.writer()));
             let miner = MinerKey(key(1));
             let answer = |id: &str, ended_at: i64, how: &str| {
                 format!(
@@ -251,7 +251,7 @@ mod tests {
     #[tokio::test]
     async fn audited_answers_of_sessions_that_have_ended_are_settled_once() {
         for test in stores(&MIGRATIONS).await.unwrap() {
-            let (pool, store) = (&test.pool, AuditStore::new(test.pool.clone()));
+            let (pool, store) = (&test.pool, AuditStore::new(test.pool.clone(), test.writer()));
             let miner = MinerKey(key(1));
             for (bucket, draw) in [(7, "'drawn'"), (8, "NULL")] {
                 let statement = format!(

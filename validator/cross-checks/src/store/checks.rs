@@ -8,7 +8,7 @@ use muster_response_proof::ReportedAnswer;
 use muster_store::columns::{
     json_column, parse_column, parse_column_option, read_column, time_column, to_signed, unsigned_column,
 };
-use muster_store::{During as _, begin, json};
+use muster_store::{During as _, json};
 
 use super::news::{notice, pending_notice, put_notice};
 use super::{CheckStore, EndedJob, PAGE, StoreResult, origin_of};
@@ -65,7 +65,7 @@ impl CheckStore {
             CheckOrigin::Reported | CheckOrigin::Unknown => CheckState::Pending.as_str(),
         };
         let ended = check.ended.as_ref();
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         let done = sqlx::query(
             "INSERT INTO cross_checks (job_id, origin, state, account, miner, coldkey, attempt_id, model, receipt, \
              draw_block, outputs, next_try_at, ended_at, created_at, changed_at, answer) \
@@ -96,7 +96,7 @@ impl CheckStore {
         if is_new && check.origin == CheckOrigin::Reported {
             put_notice(&mut tx, pending_notice(check.job, check.origin, now), now).await?;
         }
-        tx.commit().await.during(OPERATION)?;
+        tx.commit(OPERATION).await?;
         Ok(is_new)
     }
 
@@ -137,7 +137,7 @@ impl CheckStore {
         } else {
             "undrawn"
         };
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         let done = sqlx::query(
             "UPDATE cross_checks SET state = $1, block_hash = $2, draw = $3, next_try_at = $4, created_at = $4, \
              changed_at = $4 WHERE job_id = $5 AND state = 'waiting'",
@@ -153,7 +153,7 @@ impl CheckStore {
         if is_drawn && done.rows_affected() > 0 {
             put_notice(&mut tx, pending_notice(job, CheckOrigin::Drawn, now), now).await?;
         }
-        tx.commit().await.during(OPERATION)
+        tx.commit(OPERATION).await
     }
 
     /// The check that has waited longest and is due now.
@@ -187,12 +187,12 @@ impl CheckStore {
 
     /// Stores the outputs of the runs so far.
     pub(crate) async fn put_runs(&self, job: JobId, runs: &[JobOutputs]) -> StoreResult<()> {
-        sqlx::query("UPDATE cross_checks SET runs = $1, tries = 0 WHERE job_id = $2")
+        let statement = sqlx::query("UPDATE cross_checks SET runs = $1, tries = 0 WHERE job_id = $2")
             .bind(encode(&runs))
-            .bind(job.to_string())
-            .execute(&self.pool)
-            .await
-            .during("store the outputs of a run")?;
+            .bind(job.to_string());
+        self.writer
+            .execute("store the outputs of a run", statement)
+            .await?;
         Ok(())
     }
 
@@ -204,14 +204,16 @@ impl CheckStore {
         next: Timestamp,
         reason: &str,
     ) -> StoreResult<()> {
-        sqlx::query("UPDATE cross_checks SET tries = $1, next_try_at = $2, reason = $3 WHERE job_id = $4")
-            .bind(to_signed(tries))
-            .bind(next.micros())
-            .bind(reason)
-            .bind(job.to_string())
-            .execute(&self.pool)
-            .await
-            .during("store when a run is tried again")?;
+        let statement = sqlx::query(
+            "UPDATE cross_checks SET tries = $1, next_try_at = $2, reason = $3 WHERE job_id = $4",
+        )
+        .bind(to_signed(tries))
+        .bind(next.micros())
+        .bind(reason)
+        .bind(job.to_string());
+        self.writer
+            .execute("store when a run is tried again", statement)
+            .await?;
         Ok(())
     }
 
@@ -223,7 +225,7 @@ impl CheckStore {
         now: Timestamp,
     ) -> StoreResult<()> {
         const OPERATION: &str = "store the verdict about a job that was run again";
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         sqlx::query(
             "UPDATE cross_checks SET state = $1, reason = $2, compared = $3, changed_at = $4, answer = NULL \
              WHERE job_id = $5",
@@ -250,7 +252,7 @@ impl CheckStore {
             .during(OPERATION)?;
         }
         put_notice(&mut tx, notice(check, verdict, now), now).await?;
-        tx.commit().await.during(OPERATION)
+        tx.commit(OPERATION).await
     }
 
     /// The reported jobs of an account since a time.
@@ -289,32 +291,23 @@ impl CheckStore {
     /// Deletes what has had its time: jobs that were not drawn, and news that no facilitator receives any more.
     pub(crate) async fn forget(&self, undrawn_before: Timestamp, before: Timestamp) -> StoreResult<()> {
         const OPERATION: &str = "delete old checks";
-        sqlx::query("DELETE FROM cross_checks WHERE state = 'undrawn' AND changed_at < $1")
-            .bind(undrawn_before.micros())
-            .execute(&self.pool)
-            .await
-            .during(OPERATION)?;
-        sqlx::query(
+        let statement = sqlx::query("DELETE FROM cross_checks WHERE state = 'undrawn' AND changed_at < $1")
+            .bind(undrawn_before.micros());
+        self.writer.execute(OPERATION, statement).await?;
+        let statement = sqlx::query(
             "DELETE FROM cross_checks WHERE changed_at < $1 AND state IN ('agrees', 'differs', 'unproven')",
         )
-        .bind(before.micros())
-        .execute(&self.pool)
-        .await
-        .during(OPERATION)?;
+        .bind(before.micros());
+        self.writer.execute(OPERATION, statement).await?;
         // Its receipt is scored no more.
-        sqlx::query(
+        let statement = sqlx::query(
             "DELETE FROM refunded_attempts WHERE marked_at < $1 AND NOT EXISTS \
              (SELECT 1 FROM receipts r WHERE r.attempt_id = refunded_attempts.attempt_id)",
         )
-        .bind(before.micros())
-        .execute(&self.pool)
-        .await
-        .during(OPERATION)?;
-        sqlx::query("DELETE FROM check_news WHERE written_at < $1")
-            .bind(before.micros())
-            .execute(&self.pool)
-            .await
-            .during(OPERATION)?;
+        .bind(before.micros());
+        self.writer.execute(OPERATION, statement).await?;
+        let statement = sqlx::query("DELETE FROM check_news WHERE written_at < $1").bind(before.micros());
+        self.writer.execute(OPERATION, statement).await?;
         Ok(())
     }
 }

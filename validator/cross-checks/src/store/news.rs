@@ -5,7 +5,7 @@ use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, Timestamp};
 use muster_store::columns::read_column;
-use muster_store::{During as _, StoreError, begin};
+use muster_store::{During as _, StoreError};
 use sqlx::AnyConnection;
 
 use super::{CheckStore, DueCheck, StoreResult};
@@ -31,9 +31,9 @@ impl CheckStore {
             outputs: Vec::new(),
             at: now,
         };
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         put_notice(&mut tx, notice, now).await?;
-        tx.commit().await.during(OPERATION)
+        tx.commit(OPERATION).await
     }
 
     /// The messages for the facilitator behind this number, in their order, at most `limit`.
@@ -161,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn writers_at_once_get_numbers_of_their_own_and_none_comes_again() {
         for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = CheckStore::new(test.pool.clone());
+            let store = CheckStore::new(test.pool.clone(), test.writer());
             let now = Timestamp::from_secs(9);
             let writing = (0..16).map(|number| store.put_refusal(job(number), "why", now));
             for written in join_all(writing).await {
@@ -187,7 +187,7 @@ mod tests {
     #[tokio::test]
     async fn a_report_about_a_session_is_told_at_once_and_known_for_its_miner_and_model() {
         for test in stores(&MIGRATIONS).await.unwrap() {
-            let store = CheckStore::new(test.pool.clone());
+            let store = CheckStore::new(test.pool.clone(), test.writer());
             let owner = Hotkey::from_bytes([7; 32]);
             let check = NewCheck {
                 job: job(1),

@@ -7,8 +7,8 @@ use muster_grading::batch_settlement::Capacity;
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Timestamp};
 use muster_scoring::{ExcuseState, ObservationKind};
 use muster_store::columns::{parse_column, read_column, time_column, to_signed, to_unsigned};
-use muster_store::{During as _, StoreError, begin};
-use sqlx::{Any, Transaction};
+use muster_store::{During as _, StoreError};
+use sqlx::AnyConnection;
 
 use super::GradingStore;
 use super::columns::{kind_name, place_to_i64, read_kind, read_state, state_name};
@@ -53,7 +53,7 @@ pub struct WaitingExcuse {
 
 /// Inserts the excuses of a miner's executors. They wait for the receipts of their attempts.
 pub(super) async fn insert_excuses(
-    tx: &mut Transaction<'static, Any>,
+    connection: &mut AnyConnection,
     batch: &str,
     count: &Capacity,
 ) -> Result<()> {
@@ -69,7 +69,7 @@ pub(super) async fn insert_excuses(
         .bind(excuse.shown_at.micros())
         .bind(excuse.until.micros())
         .bind(state_name(ExcuseState::Waiting))
-        .execute(&mut **tx)
+        .execute(&mut *connection)
         .await
         .during("keep the excuses of a batch")?;
     }
@@ -169,7 +169,7 @@ impl GradingStore {
     /// The database fails.
     pub async fn settle_excuses(&self, settled: &[(WaitingExcuse, ExcuseState)]) -> Result<()> {
         const OPERATION: &str = "settle excuses";
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         for (excuse, state) in settled {
             sqlx::query("UPDATE excuses SET state = $1 WHERE batch_id = $2 AND attempt_id = $3")
                 .bind(state_name(*state))
@@ -179,6 +179,6 @@ impl GradingStore {
                 .await
                 .during(OPERATION)?;
         }
-        tx.commit().await.during(OPERATION)
+        tx.commit(OPERATION).await
     }
 }

@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::gathering::{about, gathered, signed, start, world, write};
 use crate::sockets::support::miner::Miner;
 use crate::sockets::support::{World, while_time_passes};
-use crate::store::refuse_cycles;
+use crate::store::refuse_rows;
 
 /// The size of each of the hostile miner's pages: the most that is read of one.
 const PAGE_BYTES: usize = 64 << 20;
@@ -352,7 +352,7 @@ async fn a_value_that_the_store_refuses_ends_a_cycles_write_and_not_the_validato
     gathered(&world, 2).await;
     world.stop().await;
     let pool = muster_store::open(&world.config.store).await.unwrap();
-    refuse_cycles(&pool, "sqlite").await;
+    refuse_rows(&pool, "sqlite", "cycles").await;
     pool.close().await;
 
     world.start();

@@ -141,6 +141,16 @@ async fn worked(method: WeightsMethod) -> (Miner, World) {
     (miner, world)
 }
 
+/// Waits until the chain has taken a commit, whatever its sender was answered. A cycle is pending before that.
+async fn commit_is_taken(world: &World) {
+    within("a commit", async {
+        while world.chain.commits().1 == 0 {
+            yield_now().await;
+        }
+    })
+    .await;
+}
+
 /// Kills the validator and starts it again.
 async fn killed(world: &mut World) {
     world.kill();
@@ -176,6 +186,7 @@ async fn a_commit_that_nobody_heard_of_is_not_made_twice() {
         world.chain.be_vague();
         world.chain.seal_to(16);
         cycle_is(&world, "pending").await;
+        commit_is_taken(&world).await;
         killed(&mut world).await;
         world.chain.seal_to(17);
         cycle_is(&world, "committed").await;
@@ -192,6 +203,7 @@ async fn a_commit_of_an_earlier_cycle_is_still_revealed() {
     world.chain.be_vague();
     world.chain.seal_to(16);
     cycle_is(&world, "pending").await;
+    commit_is_taken(&world).await;
     world.kill();
     world.chain.seal_to(24);
     world.start_mortal();

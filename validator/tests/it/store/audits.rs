@@ -244,7 +244,7 @@ async fn old_offers_statements_and_words_go_and_what_still_counts_stays() {
                 seen_at: NOW(at),
             };
             store.put_endorsement(&signed).await.unwrap();
-            words(name, at).execute(&store.pool()).await.unwrap();
+            words(name, at).execute(&test.pool).await.unwrap();
         }
         // A bundle that counts keeps what was signed about it; a validator keeps its newest self-test.
         let counting = audit("counts", 1, "tiny", 0, 1);
@@ -285,7 +285,6 @@ async fn a_list_of_own_prompts_goes_as_a_whole_with_the_prompts_that_were_never_
     const DAY: i64 = 86_400;
     let today = 100 * DAY;
     for (test, store) in each().await {
-        let pool = store.pool();
         let prompt = async |list: &str, position: i64, made: i64, sent: Option<i64>| {
             sqlx::query(
                 "INSERT INTO canaries (list, position, salt, request, made_at, sent_at) VALUES ($1, $2, '', '', $3, $4)",
@@ -294,7 +293,7 @@ async fn a_list_of_own_prompts_goes_as_a_whole_with_the_prompts_that_were_never_
             .bind(position)
             .bind(NOW(made).micros())
             .bind(sent.map(|sent| NOW(sent).micros()))
-            .execute(&pool)
+            .execute(&test.pool)
             .await
             .unwrap();
         };
@@ -312,13 +311,13 @@ async fn a_list_of_own_prompts_goes_as_a_whole_with_the_prompts_that_were_never_
             "INSERT INTO answer_buckets (bucket, answers, header, shares, canary_list, closed_at) \
              VALUES (7, 1, '', '', 'in use', 1)",
         )
-        .execute(&pool)
+        .execute(&test.pool)
         .await
         .unwrap();
         sweep_with(&store, &ValidatorRetentionConfig::default(), today).await;
         let left: Vec<(String, i64)> =
             sqlx::query_as("SELECT list, COUNT(*) FROM canaries GROUP BY list ORDER BY list")
-                .fetch_all(&pool)
+                .fetch_all(&test.pool)
                 .await
                 .unwrap();
         let whole = ["in use", "new", "with newer answers"].map(|list| (list.to_owned(), 4));

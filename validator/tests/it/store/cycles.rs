@@ -7,7 +7,7 @@ use muster_scoring::Scores;
 use muster_store::StoreError;
 use muster_validator::store::{CycleState, Store, StoredCycle};
 
-use super::{NOW, each, refuse_cycles, snapshot_text};
+use super::{NOW, each, refuse_rows, snapshot_text};
 
 #[tokio::test]
 async fn a_cycle_is_settled_once() {
@@ -269,7 +269,7 @@ async fn a_snapshot_of_many_pieces_is_read_back_and_a_refused_value_leaves_no_cy
         assert!(store.begin_cycle(&scored(10), pieces.clone()).await.unwrap());
         assert_eq!(snapshot_text(&store, digest).await, Some(pieces.concat()));
         // The engine itself refuses what is longer than a field may be; the schema of a test does so earlier.
-        refuse_cycles(&test.pool, test.engine).await;
+        refuse_rows(&test.pool, test.engine, "cycles").await;
         let refused = store.begin_cycle(&scored(11), None).await.unwrap_err();
         assert!(refused.is_refused_value(), "{}: {refused:?}", test.engine);
         assert_eq!(store.cycle(BlockNumber(11)).await.unwrap(), None);

@@ -19,7 +19,7 @@ use super::{NOW, each, hotkey, miner};
 const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 const ANNOUNCED: ObservationKind = ObservationKind::Announced;
 
-fn drawn(block: u64, counts: &[(u8, u32)]) -> (BatchHead, BatchPlan) {
+pub(super) fn drawn(block: u64, counts: &[(u8, u32)]) -> (BatchHead, BatchPlan) {
     let announced = counts.iter().map(|(of, count)| Announcement {
         miner: miner(*of),
         class: CLASS,
@@ -65,7 +65,7 @@ fn zero() -> Judgement {
 #[tokio::test]
 async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
     for (test, store) in each().await {
-        let book = GradingStore::new(store.pool());
+        let book = GradingStore::new(store.pool(), store.writer());
         let (head, plan) = drawn(5, &[(1, 2)]);
         book.begin_batch(&plan.id, &head, NOW(10)).await.unwrap();
         let proof = ProofEvidence {
@@ -77,7 +77,7 @@ async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
         };
         book.insert_proof(&plan.id, 0, 0, &proof).await.unwrap();
         // The process ends, and the next one begins.
-        let later = GradingStore::new(store.pool());
+        let later = GradingStore::new(store.pool(), store.writer());
         assert_eq!(
             later.void_unfinished(NOW(20)).await.unwrap(),
             1,
@@ -107,7 +107,7 @@ async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
 #[tokio::test]
 async fn a_finished_batch_is_read_as_it_was_stored() {
     for (test, store) in each().await {
-        let book = GradingStore::new(store.pool());
+        let book = GradingStore::new(store.pool(), store.writer());
         let (mut head, plan) = drawn(7, &[(1, 2), (2, 1)]);
         head.silent.push(SilentMiner {
             miner: miner(3),
@@ -257,7 +257,7 @@ async fn a_finished_batch_is_read_as_it_was_stored() {
 #[tokio::test]
 async fn excuses_wait_in_the_store_until_they_are_settled() {
     for (test, store) in each().await {
-        let book = GradingStore::new(store.pool());
+        let book = GradingStore::new(store.pool(), store.writer());
         let attempt = |number: u128| AttemptAtWork {
             attempt: AttemptId::from_uuid(Uuid::from_u128(number)),
             shown_at: NOW(20),

@@ -177,7 +177,7 @@ async fn run(soak: StoreSoak) {
         epochs: keep,
         pace: PaceSettings::default(),
     };
-    let grading = GradingStore::new(test.pool.clone());
+    let grading = GradingStore::new(test.pool.clone(), test.writer());
     let (mut made, mut full) = (0_u128, 0);
     for day in 0..soak.days {
         for hour in 0..24 {

@@ -9,7 +9,7 @@ use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_protocol::ErrorCode;
 use muster_store::testing::{TestStore, migrations_in, stores};
-use muster_store::{StoreError, begin, json, migrate, open};
+use muster_store::{StoreError, Writer, begin, json, migrate, open, read_only};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, Row as _};
 
@@ -272,4 +272,57 @@ fn json_columns_keep_the_order_of_keys() {
     let error = json::decode::<u8>("parents.note", "x").unwrap_err();
     assert!(error.to_string().contains("parents.note"), "{error}");
     assert!(json::parse::<std::net::IpAddr>("parents.note", "x").is_err());
+}
+
+#[tokio::test]
+async fn connections_that_only_read_refuse_every_write_and_read_beside_an_open_one() {
+    for TestStore { pool, engine, .. } in &all().await {
+        insert(pool, "a", 1, None).await;
+        let reads = read_only(pool).unwrap();
+        for statement in [
+            "INSERT INTO parents (id, made_at) VALUES ('b', 1)",
+            "UPDATE parents SET made_at = 2",
+            "DELETE FROM parents",
+            "CREATE TABLE c (id TEXT)",
+            "DROP TABLE children",
+        ] {
+            assert!(
+                sqlx::query(statement).execute(&reads).await.is_err(),
+                "{engine}: {statement}"
+            );
+        }
+        let taken = sqlx::query("DELETE FROM parents RETURNING id")
+            .fetch_all(&reads)
+            .await;
+        assert!(taken.is_err(), "{engine}: what gives rows may write too");
+        let mut tx = reads.begin().await.unwrap();
+        let within = sqlx::query("UPDATE parents SET made_at = 2")
+            .execute(&mut *tx)
+            .await;
+        assert!(within.is_err(), "{engine}");
+        tx.rollback().await.unwrap();
+        let writer = Writer::new(pool);
+        let mut write = writer.begin().await.unwrap();
+        sqlx::query("UPDATE parents SET made_at = 2")
+            .execute(&mut *write)
+            .await
+            .unwrap();
+        let made_at = async || -> i64 {
+            let row = sqlx::query_scalar("SELECT made_at FROM parents");
+            row.fetch_one(&reads).await.unwrap()
+        };
+        assert_eq!(made_at().await, 1, "{engine}: the write is open");
+        write.commit("write").await.unwrap();
+        assert_eq!(made_at().await, 2, "{engine}: the write is committed");
+        assert_eq!(count(&reads).await, 1, "{engine}");
+        reads.close().await;
+        writer.close().await;
+        assert!(writer.begin().await.is_err(), "{engine}: it is closed");
+    }
+}
+
+#[tokio::test]
+async fn a_store_in_memory_gives_no_further_connections() {
+    let pool = open("sqlite::memory:").await.unwrap();
+    assert!(matches!(read_only(&pool), Err(StoreError::Url(_))));
 }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use muster_protocol::{Digest, MinerKey, Timestamp};
 use muster_response_proof::{AnswerLeaf, BucketNumber, Envelope, ResponseProof, SessionId};
 use muster_store::columns::{parse_column, read_column, time_column, to_signed, unsigned_column};
-use muster_store::{During as _, StoreError, begin};
+use muster_store::{During as _, StoreError};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
@@ -146,7 +146,7 @@ impl GatewayStore {
     pub async fn fill_bucket(&self, bucket: BucketNumber) -> Result<Vec<LoggedAnswer>> {
         const OPERATION: &str = "fill a bucket of answers";
         let number = to_signed(bucket.0);
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         let closed = sqlx::query("SELECT bucket FROM answer_buckets WHERE bucket = $1")
             .bind(number)
             .fetch_optional(&mut *tx)
@@ -178,7 +178,7 @@ impl GatewayStore {
                     .during(OPERATION)?;
             }
         }
-        tx.commit().await.during(OPERATION)?;
+        tx.commit(OPERATION).await?;
         self.answers_of_bucket(bucket).await
     }
 
@@ -187,7 +187,7 @@ impl GatewayStore {
     /// # Errors
     /// The database fails.
     pub async fn close_bucket(&self, closed: &StoredBucket) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "INSERT INTO answer_buckets (bucket, answers, header, shares, canary_list, closed_at) \
              VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (bucket) DO NOTHING",
         )
@@ -196,10 +196,10 @@ impl GatewayStore {
         .bind(closed.header.clone())
         .bind(closed.shares.clone())
         .bind(closed.canary_list.to_string())
-        .bind(closed.closed_at.micros())
-        .execute(&self.pool)
-        .await
-        .during("close a bucket of answers")?;
+        .bind(closed.closed_at.micros());
+        self.writer
+            .execute("close a bucket of answers", statement)
+            .await?;
         Ok(())
     }
 
@@ -210,13 +210,13 @@ impl GatewayStore {
     /// # Errors
     /// The database fails.
     pub async fn release_unclosed(&self) -> Result<()> {
-        sqlx::query(
+        let statement = sqlx::query(
             "UPDATE responses SET bucket = NULL, position = NULL, drawn = 0 \
              WHERE bucket > (SELECT COALESCE(MAX(bucket), -1) FROM answer_buckets)",
-        )
-        .execute(&self.pool)
-        .await
-        .during("take answers out of unclosed buckets")?;
+        );
+        self.writer
+            .execute("take answers out of unclosed buckets", statement)
+            .await?;
         Ok(())
     }
 
@@ -317,7 +317,7 @@ impl GatewayStore {
         now: Timestamp,
     ) -> Result<()> {
         const OPERATION: &str = "keep the proofs of checks";
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         for (sequence, proof) in proofs {
             sqlx::query(
                 "INSERT INTO other_proofs (session_id, sequence, proof, kept_at) VALUES ($1, $2, $3, $4) \
@@ -331,7 +331,7 @@ impl GatewayStore {
             .await
             .during(OPERATION)?;
         }
-        tx.commit().await.during(OPERATION)
+        tx.commit(OPERATION).await
     }
 
     /// The proofs of a session that are not in the log, in the order of their numbers.
@@ -380,7 +380,7 @@ impl GatewayStore {
         open: &(dyn Fn(&str, &SealedText) -> Option<AnswerText> + Sync),
     ) -> Result<()> {
         const OPERATION: &str = "store a draw";
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = self.writer.begin().await?;
         for id in drawn {
             sqlx::query("UPDATE responses SET drawn = 1 WHERE response_id = $1")
                 .bind(id.clone())
@@ -427,7 +427,7 @@ impl GatewayStore {
             .execute(&mut *tx)
             .await
             .during(OPERATION)?;
-        tx.commit().await.during(OPERATION)
+        tx.commit(OPERATION).await
     }
 
     /// The lowest number of a key that stored words need; `None` if no words are sealed.
@@ -448,11 +448,10 @@ impl GatewayStore {
     /// # Errors
     /// The database fails.
     pub(crate) async fn drop_unreadable_words(&self) -> Result<u64> {
-        let done = sqlx::query("DELETE FROM pairs WHERE sealed_by IS NOT NULL")
-            .execute(&self.pool)
+        let statement = sqlx::query("DELETE FROM pairs WHERE sealed_by IS NOT NULL");
+        self.writer
+            .execute("delete words that nobody can read", statement)
             .await
-            .during("delete words that nobody can read")?;
-        Ok(done.rows_affected())
     }
 
     /// Deletes the words of an answer that was audited.
@@ -460,11 +459,10 @@ impl GatewayStore {
     /// # Errors
     /// The database fails.
     pub async fn drop_text(&self, id: &str) -> Result<()> {
-        sqlx::query("DELETE FROM pairs WHERE response_id = $1")
-            .bind(id.to_owned())
-            .execute(&self.pool)
-            .await
-            .during("delete the words of an answer")?;
+        let statement = sqlx::query("DELETE FROM pairs WHERE response_id = $1").bind(id.to_owned());
+        self.writer
+            .execute("delete the words of an answer", statement)
+            .await?;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use muster_gateway::store::GatewayStore;
@@ -30,7 +31,9 @@ pub(crate) struct World {
     pub(crate) http: reqwest::Client,
     pub(crate) base: String,
     pub(crate) tasks: Tasks,
-    _store: TestStore,
+    /// Whether the gateway has reported that its store has failed.
+    pub(crate) has_failed: Arc<AtomicBool>,
+    pub(crate) database: TestStore,
 }
 
 pub(crate) fn service() -> Service {
@@ -90,13 +93,20 @@ impl World {
         let tasks = Tasks::new();
         let store = stores(&MIGRATIONS).await.unwrap().swap_remove(0);
         let subnet = Arc::new(Subnet::new(&clock, &tasks));
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let (stopping, failing) = (tasks.clone(), Arc::clone(&has_failed));
         let parts = GatewayDeps {
             http: HttpSettings::default(),
             backend: Arc::new(TestBackend(Arc::clone(&subnet))),
             pool: store.pool.clone(),
+            writer: store.writer(),
             clock,
             tasks: tasks.clone(),
-            on_store_failure: Box::new(|error| panic!("the store failed: {error}")),
+            on_store_failure: Box::new(move |error| {
+                failing.store(true, Ordering::SeqCst);
+                stopping.shutdown();
+                panic!("the store failed: {error}")
+            }),
         };
         let bind = "127.0.0.1:0".parse().unwrap();
         let gateway = Gateway::open(bind, settings, parts).await.unwrap();
@@ -106,7 +116,8 @@ impl World {
             subnet,
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
             tasks,
-            _store: store,
+            has_failed,
+            database: store,
         }
     }
 

@@ -332,3 +332,25 @@ async fn answers_with_an_error_of_the_server_are_no_checks_of_health() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn an_answer_that_the_store_refuses_is_lost_alone_and_the_gateway_goes_on() {
+    let world = World::new(|_| {}).await;
+    // The engine refuses a length that no value may have.
+    let refuse = "CREATE TRIGGER too_long BEFORE INSERT ON responses WHEN NEW.output_tokens = 3 \
+                  BEGIN SELECT LENGTH(zeroblob(2000000000)); END";
+    sqlx::raw_sql(refuse).execute(&world.database.pool).await.unwrap();
+    let ask = async |words| {
+        // A stream ends for its client once the answer is settled.
+        let answer = world.chat(words, true).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+        answer.bytes().await.unwrap();
+        id
+    };
+    let lost = ask(3).await;
+    let kept = ask(2).await;
+    assert_eq!(world.proof(&kept).await["verdict"], "proven");
+    assert_eq!(world.store().find_response(&lost).await.unwrap(), None);
+    assert!(!world.has_failed.load(Ordering::SeqCst), "the store works");
+}

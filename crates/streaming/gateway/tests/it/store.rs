@@ -53,7 +53,7 @@ fn response(id: &str, verdict: &str, earned: u64) -> ResponseRow {
 #[tokio::test]
 async fn stored_answers_survive_a_restart_and_add_up() {
     for store in stores(&MIGRATIONS).await.unwrap() {
-        let gateway = GatewayStore::new(store.pool.clone());
+        let gateway = GatewayStore::new(store.pool.clone(), store.writer());
         gateway.insert_session(&session(1)).await.unwrap();
         let sealed = SealedText {
             key: 0,
@@ -76,7 +76,7 @@ async fn stored_answers_survive_a_restart_and_add_up() {
                 .is_err(),
             "an id is used once"
         );
-        let again = GatewayStore::new(store.pool.clone());
+        let again = GatewayStore::new(store.pool.clone(), store.writer());
         let (found, of) = again.find_response("a").await.unwrap().unwrap();
         assert_eq!(
             (found, of),
@@ -103,7 +103,7 @@ async fn stored_answers_survive_a_restart_and_add_up() {
 #[tokio::test]
 async fn sessions_end_once_and_those_of_a_dead_process_are_over() {
     for store in stores(&MIGRATIONS).await.unwrap() {
-        let gateway = GatewayStore::new(store.pool.clone());
+        let gateway = GatewayStore::new(store.pool.clone(), store.writer());
         gateway.insert_session(&session(1)).await.unwrap();
         gateway.insert_session(&session(2)).await.unwrap();
         let first = session(1).session;
@@ -134,7 +134,7 @@ async fn sessions_end_once_and_those_of_a_dead_process_are_over() {
 #[tokio::test]
 async fn an_answer_whose_bucket_is_so_old_that_it_is_gone_is_not_logged_again() {
     for store in stores(&MIGRATIONS).await.unwrap() {
-        let gateway = GatewayStore::new(store.pool.clone());
+        let gateway = GatewayStore::new(store.pool.clone(), store.writer());
         gateway.insert_session(&session(1)).await.unwrap();
         let insert = async |id: &str, sequence: u64| {
             let one = ResponseRow {
@@ -181,7 +181,7 @@ fn closed(bucket: u64) -> StoredBucket {
 #[tokio::test]
 async fn the_sessions_of_a_miner_with_audited_answers_are_listed_newest_first() {
     for store in stores(&MIGRATIONS).await.unwrap() {
-        let gateway = GatewayStore::new(store.pool.clone());
+        let gateway = GatewayStore::new(store.pool.clone(), store.writer());
         // Session 1 has the newest drawn answer, 2 an own prompt, 3 nothing audited, and 4 is another miner's.
         for seed in 1..=4 {
             let mut row = session(seed);
