@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::appeals::appeal_admission::{self, AppealRefusal};
 use crate::appeals::effects;
-use crate::appeals::fresh_answers::{ask_fresh, audit_appeals};
+use crate::appeals::fresh_answers::{ask_convicts, ask_fresh, audit_appeals};
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::adoption::Adopter;
 use crate::audits::audit_run::audit_model;
@@ -143,6 +143,7 @@ impl AuditRunner {
             outcomes_due: AtomicBool::new(true),
             hearing: tokio::sync::Mutex::default(),
             asking: parking_lot::Mutex::default(),
+            convicts_asked_at: parking_lot::Mutex::default(),
             seen_block: AtomicU64::new(0),
             on_store_failure: deps.on_store_failure,
         });
@@ -286,6 +287,7 @@ async fn do_due(state: &Arc<RunnerState>, due: DueWork) -> Result<(), StoreError
         begin_prepared(state);
         ask_own(state, ended).await?;
         ask_fresh(state, ended).await?;
+        ask_convicts(state, ended).await?;
     }
     Ok(())
 }

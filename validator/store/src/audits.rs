@@ -80,18 +80,20 @@ pub struct AdoptedAudit {
 /// A conviction that counts, with what is known about its support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandingConviction {
-    /// The verdict.
+    /// The verdict that convicts.
     pub audit: AdoptedAudit,
     /// The block since which too few of those whose word it rests on have had a permit; `None` if enough have.
     pub unsupported_since: Option<u64>,
 }
 
 /// SQL: whether verdict `b` takes the place of the earlier verdict `a` about the same coldkey and model. Only
-/// `consistent` lifts a conviction: a later verdict of its author that says less leaves it as it is. A verdict of an
+/// `consistent` lifts a conviction: a later verdict of its author that says less leaves it as it is, and so does one
+/// that was set aside. A verdict of an
 /// unknown author goes with the next one of anybody that counts, and the operator's order goes before all.
 macro_rules! takes_the_place {
     () => {
         "(b.origin = 'operator' OR ((b.author = a.author OR a.author = '') \
+         AND (b.ended_at IS NULL OR b.verdict = 'convicted') \
          AND (b.verdict IN ('consistent', 'convicted') OR (b.verdict = 'suspect' AND a.verdict <> 'convicted'))))"
     };
 }
@@ -136,6 +138,20 @@ impl Draft<'_> {
     }
 }
 
+impl Draft<'_> {
+    fn end_audit(&mut self, digest: Digest, reason: &str, now: Timestamp) {
+        self.script.add(
+            "UPDATE audit_verdicts SET ended_at = $1, ended_reason = $2 WHERE genesis = $3 AND digest = $4",
+            [
+                now.micros().into(),
+                reason.to_owned().into(),
+                self.chain.genesis.clone().into(),
+                digest.to_string().into(),
+            ],
+        );
+    }
+}
+
 impl Store {
     /// Stores a verdict with its bundle. One that is there already is adopted anew: it becomes the newest.
     ///
@@ -144,6 +160,18 @@ impl Store {
     pub async fn put_audit(&self, audit: &AdoptedAudit, bundle: &str) -> Result<()> {
         self.write("write an adopted verdict", |draft| draft.add_audit(audit, bundle))
             .await
+    }
+
+    /// Stores a verdict as a record that counts for nothing, for this reason.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn set_audit_aside(&self, audit: &AdoptedAudit, bundle: &str, reason: &str) -> Result<()> {
+        self.write("write a verdict that does not count", |draft| {
+            draft.add_audit(audit, bundle);
+            draft.end_audit(audit.digest, reason, audit.adopted_at);
+        })
+        .await
     }
 
     /// The newest verdicts on this chain, newest first, at most `limit`.
@@ -240,18 +268,8 @@ impl Store {
     /// # Errors
     /// The database fails.
     pub async fn end_conviction(&self, digest: Digest, reason: &str, now: Timestamp) -> Result<()> {
-        self.write("end a conviction", |draft| {
-            draft.script.add(
-                "UPDATE audit_verdicts SET ended_at = $1, ended_reason = $2 WHERE genesis = $3 AND digest = $4",
-                [
-                    now.micros().into(),
-                    reason.to_owned().into(),
-                    draft.chain.genesis.clone().into(),
-                    digest.to_string().into(),
-                ],
-            );
-        })
-        .await
+        self.write("end a conviction", |draft| draft.end_audit(digest, reason, now))
+            .await
     }
 
     /// The coldkeys and models whose convictions by own scores have ended, and which no own audit has found

@@ -556,7 +556,10 @@ mod tests {
                     match origin {
                         AuditOrigin::Rescored => prop_assert!(by_own && effect == VerdictEffect::Convicts),
                         AuditOrigin::Endorsed => prop_assert!(endorsers >= LEAST_ENDORSERS),
-                        _ => prop_assert_eq!((origin, effect), (AuditOrigin::Withdrawn, VerdictEffect::Lifts)),
+                        AuditOrigin::Withdrawn => prop_assert_eq!(effect, VerdictEffect::Lifts),
+                        AuditOrigin::Own | AuditOrigin::Operator | AuditOrigin::Earlier => {
+                            prop_assert!(false, "nothing else is adopted by itself: {:?}", origin);
+                        }
                     }
                     prop_assert!(!requires_self_test || self_test == SelfTestState::Convicted);
                     let has_own = matches!(&facts.rescoring, Rescoring::Scored(_) | Rescoring::TooWeak);

@@ -12,7 +12,7 @@ const CYCLES_WITHOUT_SUPPORT: u64 = 8;
 /// The scored answers of a `consistent` verdict that ends the audit in full which follows a conviction.
 pub const CONSISTENT_ANSWERS: u64 = 64;
 
-/// What a conviction rests on.
+/// The evidence that a conviction rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvictionGround {
     /// The scores of this validator's own references.
@@ -52,11 +52,11 @@ impl Supporters {
 /// Everything that the life of a conviction rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvictionFacts {
-    /// What it rests on.
+    /// The evidence that it rests on.
     pub ground: ConvictionGround,
     /// The last block of the bucket of the newest answer that speaks against the miner.
     pub newest_answer: u64,
-    /// Who supports it now.
+    /// Its author and its endorsers, as far as they have a permit now.
     pub supporters: Supporters,
     /// The block since which too few did; `None` if enough did when it was looked at last.
     pub unsupported_since: Option<u64>,
@@ -66,7 +66,7 @@ pub struct ConvictionFacts {
     pub cycle: u64,
 }
 
-/// What becomes of a conviction.
+/// The next state of a conviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvictionStep {
     /// It counts. `unsupported_since` is noted.
@@ -100,7 +100,7 @@ impl ConvictionEnd {
 }
 
 impl ConvictionFacts {
-    /// What becomes of the conviction now. One that rests on own scores counts whatever becomes of its author.
+    /// The state of the conviction now. One that rests on own scores counts whatever becomes of its author.
     pub const fn step(&self) -> ConvictionStep {
         let is_old = self.block >= self.newest_answer.saturating_add(STANDS_FOR);
         match self.ground {

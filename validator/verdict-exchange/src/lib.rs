@@ -7,7 +7,8 @@
 //!
 //! Reading order: [`statements`], `shown_list` (the page of a validator), `offered_bundle`, `bundle_subject` and
 //! `stated_blocks` (a bundle that was read), `rescore_budget` (how often references are started), `adoption_rule` and
-//! `conviction_life` (all decisions), `conviction_review` (once a cycle), `exchange` (the only part that waits for anything), `pages` and `listing` (what is shown), `self_test`.
+//! `conviction_life` (all decisions), `exchange` (the only part that waits for anything), `conviction_review` (once a
+//! cycle), `pages` and `listing` (what is shown), `self_test`.
 
 mod adoption_rule;
 mod bundle_subject;
