@@ -409,6 +409,17 @@ def exceeds(values, name):
     return means[950] > ONE
 
 
+def holds_by_token(totals, alternative):
+    """Whether the likelihood of a token of each left-out machine has a mean of at most 1 at each entropy."""
+    for at, machine in enumerate(totals):
+        logs = table(widened(tails(totals[:at] + totals[at + 1 :])), alternative)
+        for row, tail in zip(logs, tails([machine])):
+            masses = [a - b for a, b in zip([BILLION] + tail, tail + [0])]
+            if sum(max(0, mass) * power(log) for mass, log in zip(masses, row)) // BILLION > ONE:
+                return False
+    return True
+
+
 class Calibration:
     def __init__(self, given):
         self.machines = [(one["machine"], one["gpu"], [counts(row) for row in one["answers"]]) for one in given["machines"]]
@@ -426,8 +437,10 @@ class Calibration:
         self.level = 0 if len(self.machines) < 2 or not self.tested else 1 if len(self.machines) < 5 or len(gpus) < 2 else 2
         bound = tails(totals)
         self.plain = [table(bound, alternatives[name]) for name in self.tested]
-        bound = bound if self.level == 2 else widened(bound)
+        bound, wide = bound if self.level == 2 else widened(bound), widened(bound)
         self.convicting = [table(bound, alternatives[name]) for name in self.tested]
+        holding = [name for name in self.tested if self.level and holds_by_token(totals, alternatives[name])]
+        self.adopting = [table(wide, alternatives[name]) for name in holding]
 
 
 def reached(answers, restart, threshold, tables):
@@ -454,6 +467,28 @@ def test(answers, tables):
         later = [second for _, second in answers[max(alarm, again):]] if again else []
         found["fresh"] = reached(later, False, CONFIRMATION, tables) is not None
     return found
+
+
+def forecast(own, tables):
+    """What an adopter finds whose scores are those of the bundle. `own` has the cells of each answer to an own prompt, or None."""
+    def run(threshold):
+        last = reached(own, True, threshold, tables)
+        if last is None:
+            return None
+        return range(last - (reached(own[:last][::-1], False, threshold, tables) or last), last)
+
+    span = run(64 * ALARM * CONFIRMATION) or run(ALARM * CONFIRMATION) or range(0)
+    worst = {at: max((likelihood(logs, own[at]) for logs in tables), default=0) for at in span if own[at] is not None}
+    chosen = sorted((at for at in worst if worst[at] > ONE), key=lambda at: -worst[at])[:16]
+    scored = [cells if at in chosen else None for at, cells in enumerate(own)]
+    return {"positions": len(own), "chosen": len(chosen), "convicts": reached(scored, True, ALARM * CONFIRMATION, tables) is not None}
+
+
+def own_cells(given, nonce, cells):
+    """The cells by the first reference of an answer to an own prompt that others can score again, or None."""
+    words = given.get("words")
+    shown = words is not None and ("scored" in (given.get("outcome") or {}) or words.get("response") is not None)
+    return cells[0] if shown and nonce != "foreign" and not is_unseeded(given) else None
 
 
 # Bundles.
@@ -792,6 +827,11 @@ def replay(text, draws):
     if bundle.get("unseeded") is not None:
         other = Calibration(bundle["unseeded"])
         without_seed = test(unseeded, other.plain if other.level > 0 else [])
+    own = [
+        own_cells(given, nonce, scores(given, p, nonce, bundle["calibration"]))
+        for _, given, p, _, nonce, convicts in logged
+        if convicts
+    ]
     everything = test([cells for _, cells in tested], calibration.plain)
     public = test([cells for private, cells in tested if not private], calibration.convicting)
     private = test([cells for private, cells in tested if private], calibration.convicting)
@@ -822,6 +862,7 @@ def replay(text, draws):
             "logged": len(logged), "unlogged": unlogged, "audited": len(audited), "beyond_client": len(audited) - len(all_tested), "scored": scored,
             "unscored": len(all_tested) - scored,
         } | ({"false_ids": false} if false else {}),
+    } | ({"adoption": forecast(own, calibration.adopting)} if own else {}) | {
         "tests": {"all": everything, "public": public, "private": private} | ({"unseeded": without_seed} if without_seed else {}),
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use muster_audit::{AnswerJudgement, Calibration, RescorablePair, TokenScore};
+use muster_audit::{AnswerFinding, AnswerJudgement, Calibration, RescorablePair};
 use muster_gateway::miner_sessions::MinerSessions;
 use muster_gateway::store::StoredBucket;
 use muster_gateway::{AnswerLog, Gateway};
@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::appeals::appeal_admission::{self, AppealRefusal};
 use crate::appeals::effects;
-use crate::appeals::fresh_answers::{ask_fresh, audit_appeals};
+use crate::appeals::fresh_answers::{ask_convicts, ask_fresh, audit_appeals};
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::adoption::Adopter;
 use crate::audits::audit_run::audit_model;
@@ -143,6 +143,7 @@ impl AuditRunner {
             outcomes_due: AtomicBool::new(true),
             hearing: tokio::sync::Mutex::default(),
             asking: parking_lot::Mutex::default(),
+            convicts_asked_at: parking_lot::Mutex::default(),
             seen_block: AtomicU64::new(0),
             on_store_failure: deps.on_store_failure,
         });
@@ -204,7 +205,7 @@ impl AuditRunner {
         &self,
         model: &str,
         pairs: &[RescorablePair],
-    ) -> Result<Vec<Option<Vec<TokenScore>>>, String> {
+    ) -> Result<Vec<Option<AnswerFinding>>, String> {
         rescoring::rescore(&self.state, model, pairs).await
     }
 
@@ -286,6 +287,7 @@ async fn do_due(state: &Arc<RunnerState>, due: DueWork) -> Result<(), StoreError
         begin_prepared(state);
         ask_own(state, ended).await?;
         ask_fresh(state, ended).await?;
+        ask_convicts(state, ended).await?;
     }
     Ok(())
 }

@@ -94,6 +94,8 @@ pub(crate) fn verdict(name: &str, adopted_at: Timestamp) -> AdoptedAudit {
         origin: AuditOrigin::Own,
         author: None,
         through_bucket: 0,
+        newest_answer: 0,
+        scored: 0,
     }
 }
 

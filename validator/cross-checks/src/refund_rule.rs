@@ -91,6 +91,8 @@ mod tests {
             origin: AuditOrigin::Own,
             author: None,
             through_bucket: 0,
+            newest_answer: 0,
+            scored: 0,
         }
     }
 

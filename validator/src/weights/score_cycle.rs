@@ -15,6 +15,7 @@ use muster_scoring::{
     score_cycle, score_with_attempts, unspend,
 };
 use muster_store::StoreError;
+use muster_verdict_exchange::review_convictions;
 
 use super::capacity_votes::settle_waiting;
 use super::chain_snapshot::ChainSnapshot;
@@ -129,6 +130,7 @@ impl WeightSetter {
         paying.insert(me);
         let burned = credit_burns(burned, &neurons, &paying);
         let main_hotkeys = self.main_hotkeys(chain, &neurons).await?;
+        review_convictions(store, &chain.metagraph, me, &self.state.clock).await?;
         let (convictions, quality) = consequences(&store.counting_audits().await?);
         let quality = quality_factors(store, quality, &neurons, self.state.clock.now()).await?;
         let config = &self.state.config.scoring;

@@ -15,20 +15,23 @@ pub enum AuditOrigin {
     Own,
     /// The operator adopted the bundle.
     Operator,
-    /// References of this validator scored pairs of another validator's bundle again, and agreed.
+    /// The scores of this validator's own reference convict by another validator's bundle.
     Rescored,
-    /// Two further validators signed that they did so.
+    /// Two further validators signed that theirs do.
     Endorsed,
+    /// Its author took back its own accusation, which counted by others' statements.
+    Withdrawn,
     /// It was adopted by a release that did not note how.
     Earlier,
 }
 
 impl AuditOrigin {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Own,
         Self::Operator,
         Self::Rescored,
         Self::Endorsed,
+        Self::Withdrawn,
         Self::Earlier,
     ];
 
@@ -39,6 +42,7 @@ impl AuditOrigin {
             Self::Operator => "operator",
             Self::Rescored => "rescored",
             Self::Endorsed => "endorsed",
+            Self::Withdrawn => "withdrawn",
             Self::Earlier => "earlier",
         }
     }
@@ -67,14 +71,29 @@ pub struct AdoptedAudit {
     pub author: Option<ValidatorKey>,
     /// The last bucket whose answers are judged.
     pub through_bucket: u64,
+    /// The bucket of the newest answer that speaks against the miner, for an accusation.
+    pub newest_answer: u64,
+    /// The answers that references scored.
+    pub scored: u64,
+}
+
+/// A conviction that counts, with what is known about its support.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandingConviction {
+    /// The verdict that convicts.
+    pub audit: AdoptedAudit,
+    /// The block since which too few of those whose word it rests on have had a permit; `None` if enough have.
+    pub unsupported_since: Option<u64>,
 }
 
 /// SQL: whether verdict `b` takes the place of the earlier verdict `a` about the same coldkey and model. Only
-/// `consistent` lifts a conviction: a later verdict of its author that says less leaves it as it is. A verdict of an
+/// `consistent` lifts a conviction: a later verdict of its author that says less leaves it as it is, and so does one
+/// that was set aside. A verdict of an
 /// unknown author goes with the next one of anybody that counts, and the operator's order goes before all.
 macro_rules! takes_the_place {
     () => {
         "(b.origin = 'operator' OR ((b.author = a.author OR a.author = '') \
+         AND (b.ended_at IS NULL OR b.verdict = 'convicted') \
          AND (b.verdict IN ('consistent', 'convicted') OR (b.verdict = 'suspect' AND a.verdict <> 'convicted'))))"
     };
 }
@@ -95,9 +114,10 @@ impl Draft<'_> {
         let author = audit.author.map(|author| author.to_string());
         self.script.add(
             "INSERT INTO audit_verdicts (genesis, digest, coldkey, miners, model, verdict, quality, body, \
-             adopted_at, origin, author, through_bucket) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (genesis, digest) \
-             DO UPDATE SET adopted_at = excluded.adopted_at, origin = excluded.origin",
+             adopted_at, origin, author, through_bucket, newest_answer, scored) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) ON CONFLICT (genesis, digest) \
+             DO UPDATE SET adopted_at = excluded.adopted_at, origin = excluded.origin, ended_at = NULL, \
+             ended_reason = NULL, unsupported_since = NULL",
             [
                 self.chain.genesis.clone().into(),
                 audit.digest.to_string().into(),
@@ -111,6 +131,22 @@ impl Draft<'_> {
                 audit.origin.name().into(),
                 author.unwrap_or_default().into(),
                 to_signed(audit.through_bucket).into(),
+                to_signed(audit.newest_answer).into(),
+                to_signed(audit.scored).into(),
+            ],
+        );
+    }
+}
+
+impl Draft<'_> {
+    fn end_audit(&mut self, digest: Digest, reason: &str, now: Timestamp) {
+        self.script.add(
+            "UPDATE audit_verdicts SET ended_at = $1, ended_reason = $2 WHERE genesis = $3 AND digest = $4",
+            [
+                now.micros().into(),
+                reason.to_owned().into(),
+                self.chain.genesis.clone().into(),
+                digest.to_string().into(),
             ],
         );
     }
@@ -126,14 +162,26 @@ impl Store {
             .await
     }
 
+    /// Stores a verdict as a record that counts for nothing, for this reason.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn set_audit_aside(&self, audit: &AdoptedAudit, bundle: &str, reason: &str) -> Result<()> {
+        self.write("write a verdict that does not count", |draft| {
+            draft.add_audit(audit, bundle);
+            draft.end_audit(audit.digest, reason, audit.adopted_at);
+        })
+        .await
+    }
+
     /// The newest verdicts on this chain, newest first, at most `limit`.
     ///
     /// # Errors
     /// The database fails.
     pub async fn audits(&self, limit: u32) -> Result<Vec<AdoptedAudit>> {
         let rows = sqlx::query(
-            "SELECT digest, coldkey, miners, model, verdict, quality, adopted_at, origin, author, through_bucket \
-             FROM audit_verdicts WHERE genesis = $1 ORDER BY adopted_at DESC, digest LIMIT $2",
+            "SELECT digest, coldkey, miners, model, verdict, quality, adopted_at, origin, author, through_bucket, \
+             newest_answer, scored FROM audit_verdicts WHERE genesis = $1 ORDER BY adopted_at DESC, digest LIMIT $2",
         )
         .bind(self.chain().genesis)
         .bind(i64::from(limit))
@@ -144,15 +192,16 @@ impl Store {
     }
 
     /// The verdicts that count on this chain: of each author the newest about a coldkey and a model that proves
-    /// anything, unless the operator adopted another one later. A conviction counts until its author finds the coldkey
-    /// `consistent`. A verdict of an unknown author counts until there is a newer one.
+    /// anything, unless the operator adopted another one later. A conviction counts until it is lifted or ends: see
+    /// [`Self::end_conviction`]. A verdict of an unknown author counts until there is a newer one.
     ///
     /// # Errors
     /// The database fails.
     pub async fn counting_audits(&self) -> Result<Vec<AdoptedAudit>> {
         let rows = sqlx::query(concat!(
             "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
-             a.through_bucket FROM audit_verdicts AS a WHERE a.genesis = $1 AND ",
+             a.through_bucket, a.newest_answer, a.scored FROM audit_verdicts AS a \
+             WHERE a.genesis = $1 AND a.ended_at IS NULL AND ",
             says_something!(),
             " AND NOT EXISTS (SELECT 1 FROM audit_verdicts AS b \
              WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model AND ",
@@ -167,6 +216,84 @@ impl Store {
         rows.iter().map(audit_from).collect()
     }
 
+    /// The convictions that count on this chain.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn standing_convictions(&self) -> Result<Vec<StandingConviction>> {
+        let rows = sqlx::query(concat!(
+            "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
+             a.through_bucket, a.newest_answer, a.scored, a.unsupported_since FROM audit_verdicts AS a \
+             WHERE a.genesis = $1 AND a.ended_at IS NULL AND a.verdict = 'convicted' AND NOT EXISTS \
+             (SELECT 1 FROM audit_verdicts AS b \
+             WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model AND ",
+            takes_the_place!(),
+            " AND (b.adopted_at > a.adopted_at OR (b.adopted_at = a.adopted_at AND b.digest > a.digest))) \
+             ORDER BY a.coldkey, a.model, a.author",
+        ))
+        .bind(self.chain().genesis)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(query_error("read the convictions that count"))?;
+        let read = |row: &AnyRow| {
+            let since: Option<i64> = read_column(row, "unsupported_since")?;
+            Ok(StandingConviction {
+                audit: audit_from(row)?,
+                unsupported_since: since.map(to_unsigned),
+            })
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// Notes since which block too few of those whose word a conviction rests on have a permit.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn note_support(&self, digest: Digest, unsupported_since: Option<u64>) -> Result<()> {
+        self.write("note who supports a conviction", |draft| {
+            draft.script.add(
+                "UPDATE audit_verdicts SET unsupported_since = $1 WHERE genesis = $2 AND digest = $3",
+                [
+                    unsupported_since.map(to_signed).into(),
+                    draft.chain.genesis.clone().into(),
+                    digest.to_string().into(),
+                ],
+            );
+        })
+        .await
+    }
+
+    /// Lets a conviction count no longer, for this reason. The same bundle counts again only if it is adopted anew.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn end_conviction(&self, digest: Digest, reason: &str, now: Timestamp) -> Result<()> {
+        self.write("end a conviction", |draft| draft.end_audit(digest, reason, now))
+            .await
+    }
+
+    /// The coldkeys and models whose convictions by own scores have ended, and which no own audit has found
+    /// `consistent` by at least `least_scored` answers since.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn former_convicts(&self, least_scored: u64) -> Result<Vec<(Hotkey, String)>> {
+        let rows = sqlx::query(
+            "SELECT DISTINCT a.coldkey, a.model FROM audit_verdicts AS a WHERE a.genesis = $1 \
+             AND a.ended_at IS NOT NULL AND a.origin IN ('own', 'rescored') AND NOT EXISTS \
+             (SELECT 1 FROM audit_verdicts AS b WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey \
+             AND b.model = a.model AND b.origin = 'own' AND b.verdict = 'consistent' AND b.scored >= $2 \
+             AND b.adopted_at > a.ended_at) ORDER BY a.coldkey, a.model",
+        )
+        .bind(self.chain().genesis)
+        .bind(to_signed(least_scored))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(query_error("list former convicts"))?;
+        let read = |row: &AnyRow| Ok((parse_column(row, "coldkey")?, read_column(row, "model")?));
+        rows.iter().map(read).collect()
+    }
+
     /// The newest verdict that a validator made about each coldkey and model and that counts, with the length of its
     /// bundle in bytes, at most `limit`.
     ///
@@ -175,8 +302,8 @@ impl Store {
     pub async fn shown_audits(&self, author: ValidatorKey, limit: u32) -> Result<Vec<(AdoptedAudit, u64)>> {
         let rows = sqlx::query(concat!(
             "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
-             a.through_bucket, CAST(LENGTH(a.body) AS BIGINT) AS length FROM audit_verdicts AS a \
-             WHERE a.genesis = $1 AND a.author = $2 AND ",
+             a.through_bucket, a.newest_answer, a.scored, CAST(LENGTH(a.body) AS BIGINT) AS length FROM audit_verdicts AS a \
+             WHERE a.genesis = $1 AND a.author = $2 AND a.ended_at IS NULL AND ",
             says_something!(),
             " AND NOT EXISTS (SELECT 1 FROM audit_verdicts AS b \
              WHERE b.genesis = a.genesis AND b.author = a.author AND b.coldkey = a.coldkey AND b.model = a.model AND ",
@@ -227,5 +354,7 @@ fn audit_from(row: &AnyRow) -> Result<AdoptedAudit> {
             author => Some(author.parse().map_err(|error| corrupt("author", &error))?),
         },
         through_bucket: to_unsigned(read_column(row, "through_bucket")?),
+        newest_answer: to_unsigned(read_column(row, "newest_answer")?),
+        scored: to_unsigned(read_column(row, "scored")?),
     })
 }

@@ -51,7 +51,7 @@ use tokio::sync::watch;
 pub use attempts::{
     AttemptChange, AttemptGroup, EndedWork, NewAttempt, OfferCount, RouteView, StoredAttempt,
 };
-pub use audits::{AdoptedAudit, AuditOrigin};
+pub use audits::{AdoptedAudit, AuditOrigin, StandingConviction};
 pub use burns::BurnedTransfer;
 pub use capacity_statements::StoredStatement;
 pub use checkpoints::{AttemptBeginning, StoredCheckpoint};
@@ -163,6 +163,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             36,
             "receipt quotas",
             include_str!("../migrations/0036_receipt_quotas.sql"),
+        ),
+        (
+            37,
+            "life of convictions",
+            include_str!("../migrations/0037_life_of_convictions.sql"),
         ),
     ])
 });

@@ -19,6 +19,8 @@ pub enum OfferState {
     Adopted,
     /// It is not adopted, for the reason beside it.
     Refused,
+    /// It is not adopted: the own reference scored its answers, and they do not convict.
+    Contradicted,
     /// It was not adopted within two cycles.
     NotAdoptedInTime,
     /// It replays, and changes nothing here.
@@ -28,10 +30,11 @@ pub enum OfferState {
 }
 
 impl OfferState {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Offered,
         Self::Adopted,
         Self::Refused,
+        Self::Contradicted,
         Self::NotAdoptedInTime,
         Self::WithoutEffect,
         Self::Superseded,
@@ -43,6 +46,7 @@ impl OfferState {
             Self::Offered => "offered",
             Self::Adopted => "adopted",
             Self::Refused => "refused",
+            Self::Contradicted => "contradicted",
             Self::NotAdoptedInTime => "not_adopted_in_time",
             Self::WithoutEffect => "without_effect",
             Self::Superseded => "superseded",
@@ -324,6 +328,24 @@ impl Store {
             tally.stored_bytes = tally.stored_bytes.saturating_add(stored);
         }
         Ok(tally)
+    }
+
+    /// When own scores contradicted bundles of this author since `since`, the oldest first.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn contradictions_of(&self, author: ValidatorKey, since: Timestamp) -> Result<Vec<Timestamp>> {
+        let rows = sqlx::query(
+            "SELECT decided_at FROM audit_offers WHERE genesis = $1 AND author = $2 AND state = 'contradicted' \
+             AND decided_at >= $3 ORDER BY decided_at",
+        )
+        .bind(self.chain().genesis)
+        .bind(author.to_string())
+        .bind(since.micros())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(query_error("list the contradicted bundles of a validator"))?;
+        rows.iter().map(|row| time_column(row, "decided_at")).collect()
     }
 
     /// Stores a validator's statement about a bundle; its first one stands. Returns whether the bundle is one that

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use muster_audit::{Verdict, WHOLE_QUALITY};
+use muster_audit::{OwnJudgement, Verdict, WHOLE_QUALITY};
 use muster_chain::Metagraph;
 use muster_protocol::{Digest, Hotkey, ValidatorKey};
 use muster_validator_store::{AdoptedAudit, AuditOrigin, OfferedVerdict};
 
-use crate::agreement::Agreement;
 use crate::self_test::SelfTestState;
 use crate::statements::AuditEndorsement;
 
@@ -32,23 +31,21 @@ pub enum VerdictEffect {
     Convicts,
     /// It halves the quality of miners, by users' answers that nobody else may score.
     Halves,
-    /// It lifts an earlier verdict of the same author.
+    /// Its author takes an earlier verdict back that counts here by others' statements.
     Lifts,
 }
 
 /// How far this validator's own reference is with a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rescoring {
-    /// The block whose hash draws the pairs does not exist yet.
-    NotDrawn,
-    /// Pairs can be scored again.
+    /// Its answers can be scored again.
     Due,
-    /// Pairs cannot be scored again, for this reason.
+    /// Its answers cannot be scored again, for this reason.
     Unavailable(String),
-    /// The own reference scored this many pairs again.
-    Scored(Agreement),
-    /// The own calibration gives another verdict.
-    OtherVerdict(Verdict),
+    /// The own scores were tested.
+    Scored(OwnJudgement),
+    /// Not even the author's scores convict by this validator's calibration.
+    TooWeak,
 }
 
 /// Everything that the decision about one bundle rests on. The bundle replays, and is about this subnet.
@@ -73,12 +70,14 @@ pub struct OfferFacts {
 pub enum Decision {
     /// It waits, for this reason.
     Wait(WaitReason),
-    /// The own reference scores drawn pairs again.
+    /// The own reference scores answers again.
     Rescore,
     /// The verdict counts from now on.
     Adopt(AuditOrigin),
     /// It never will.
     Refuse(String),
+    /// The own scores do not bear it out. Its author is trusted less.
+    Contradict(String),
     /// It was not adopted in time.
     Expire(WaitReason),
     /// It changes nothing.
@@ -90,8 +89,6 @@ pub enum Decision {
 pub enum WaitReason {
     /// Its author shows no self-test that counts.
     SelfTest(SelfTestState),
-    /// The block that draws its pairs.
-    Draw,
     /// Further validators' statements, since its text is not open to anybody, or the reason states why there is no
     /// reference.
     Endorsers {
@@ -113,7 +110,6 @@ impl std::fmt::Display for WaitReason {
                 f.write_str("its author's pipeline does not convict the cheat that it planted itself")
             }
             Self::SelfTest(SelfTestState::Convicted) => f.write_str("the self-test of its author counts"),
-            Self::Draw => f.write_str("the block that draws its pairs does not exist yet"),
             Self::Endorsers { found, why } => {
                 write!(f, "{found} of {LEAST_ENDORSERS} further validators signed; {why}")
             }
@@ -122,50 +118,46 @@ impl std::fmt::Display for WaitReason {
 }
 
 impl AdoptionRule {
-    /// Decides about a bundle.
+    /// Decides about a bundle. The own scores go before others' statements.
     pub fn decide(&self, facts: &OfferFacts) -> Decision {
         if facts.effect == VerdictEffect::Nothing {
             return Decision::SetAside;
         }
-        match &facts.rescoring {
-            Rescoring::Scored(agreement) if !agreement.is_within() => {
-                return Decision::Refuse(format!("the own reference differs: {agreement}"));
-            }
-            Rescoring::OtherVerdict(verdict) => {
-                return Decision::Refuse(format!(
-                    "by this validator's calibration the verdict is {verdict}"
-                ));
-            }
-            Rescoring::Scored(_) | Rescoring::NotDrawn | Rescoring::Due | Rescoring::Unavailable(_) => {}
+        if let (VerdictEffect::Convicts, Rescoring::Scored(judged)) = (facts.effect, &facts.rescoring)
+            && !judged.convicts
+        {
+            return Decision::Contradict(format!("the own scores do not bear it out: {judged}"));
         }
         if self.requires_self_test && facts.self_test != SelfTestState::Convicted {
             return facts.wait(WaitReason::SelfTest(facts.self_test));
         }
-        if matches!(facts.rescoring, Rescoring::Scored(_)) && facts.effect != VerdictEffect::Halves {
-            return Decision::Adopt(AuditOrigin::Rescored);
-        }
-        if facts.endorsers >= LEAST_ENDORSERS {
-            return Decision::Adopt(AuditOrigin::Endorsed);
-        }
-        let endorsers = |why: &str| WaitReason::Endorsers {
-            found: facts.endorsers,
-            why: why.to_owned(),
-        };
-        match (&facts.rescoring, facts.effect) {
-            (_, VerdictEffect::Halves) => facts.wait(endorsers("users' answers cannot be scored again")),
-            (Rescoring::Due, _) if facts.block < facts.deadline => Decision::Rescore,
-            (Rescoring::Due, _) => facts.wait(endorsers("its time is over")),
-            (Rescoring::NotDrawn, _) => facts.wait(WaitReason::Draw),
-            (Rescoring::Unavailable(why), _) => facts.wait(endorsers(why)),
-            // Both were decided above.
-            (Rescoring::Scored(_) | Rescoring::OtherVerdict(_), _) => {
-                facts.wait(endorsers("the own reference has scored it"))
-            }
+        match (facts.effect, &facts.rescoring) {
+            (VerdictEffect::Nothing, _) => Decision::SetAside,
+            (VerdictEffect::Lifts, _) => Decision::Adopt(AuditOrigin::Withdrawn),
+            (VerdictEffect::Halves, _) => facts.follow_others("users' answers cannot be scored again"),
+            (VerdictEffect::Convicts, Rescoring::Scored(_)) => Decision::Adopt(AuditOrigin::Rescored),
+            (VerdictEffect::Convicts, Rescoring::TooWeak) => Decision::Refuse(
+                "by this validator's calibration not even its author's scores convict".to_owned(),
+            ),
+            (VerdictEffect::Convicts, Rescoring::Due) if facts.block < facts.deadline => Decision::Rescore,
+            (VerdictEffect::Convicts, Rescoring::Due) => facts.follow_others("its time is over"),
+            (VerdictEffect::Convicts, Rescoring::Unavailable(why)) => facts.follow_others(why),
         }
     }
 }
 
 impl OfferFacts {
+    /// Adopts if further validators signed, and else waits for them. `why` states why there are no own scores.
+    fn follow_others(&self, why: &str) -> Decision {
+        if self.endorsers >= LEAST_ENDORSERS {
+            return Decision::Adopt(AuditOrigin::Endorsed);
+        }
+        self.wait(WaitReason::Endorsers {
+            found: self.endorsers,
+            why: why.to_owned(),
+        })
+    }
+
     fn wait(&self, reason: WaitReason) -> Decision {
         if self.block >= self.deadline {
             Decision::Expire(reason)
@@ -183,7 +175,8 @@ pub fn deadline_of(seen: u64, tempo: u16) -> u64 {
 }
 
 /// The change that a verdict of this author would make, given the verdicts that count. Only its own author's later
-/// evidence lifts a verdict: a miner may serve one validator honestly and another one not.
+/// evidence lifts a verdict: a miner may serve one validator honestly and another one not. An author does not take back
+/// what own scores have shown.
 pub fn effect_of(says: &OfferedVerdict, author: ValidatorKey, counting: &[AdoptedAudit]) -> VerdictEffect {
     let of_subject = counting.iter().filter(|audit| {
         audit.author == Some(author) && audit.coldkey == says.coldkey && audit.model == says.model
@@ -201,7 +194,10 @@ pub fn effect_of(says: &OfferedVerdict, author: ValidatorKey, counting: &[Adopte
     match says.quality_per_mille {
         0 => VerdictEffect::Convicts,
         WHOLE_QUALITY.. => {
-            let lifts = earlier.is_some_and(|earlier| earlier.quality_per_mille < WHOLE_QUALITY)
+            let is_its_word = |earlier: &AdoptedAudit| {
+                earlier.quality_per_mille < WHOLE_QUALITY && earlier.origin != AuditOrigin::Rescored
+            };
+            let lifts = earlier.is_some_and(is_its_word)
                 && Verdict::of_name(&says.verdict) == Some(Verdict::Consistent);
             if lifts {
                 VerdictEffect::Lifts
@@ -251,12 +247,13 @@ mod tests {
         requires_self_test: true,
     };
 
-    fn agreement(differing: u64) -> Rescoring {
-        Rescoring::Scored(Agreement {
-            pairs: 3,
-            tokens: 300,
-            differing,
-            allowed: 5,
+    fn scored(convicts: bool) -> Rescoring {
+        Rescoring::Scored(OwnJudgement {
+            positions: 20,
+            scored: 8,
+            log2: if convicts { 41_000 } else { 12_000 },
+            convicts,
+            newest_against: Some(4_000),
         })
     }
 
@@ -272,22 +269,45 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_adopted_after_rescoring_or_with_two_statements() {
+    fn a_conviction_is_adopted_by_own_scores_or_without_a_reference_with_two_statements() {
         let decide = |rescoring, endorsers| RULE.decide(&facts(rescoring, endorsers));
         assert_eq!(decide(Rescoring::Due, 0), Decision::Rescore);
-        assert_eq!(decide(agreement(5), 0), Decision::Adopt(AuditOrigin::Rescored));
-        assert!(
-            matches!(decide(agreement(6), 5), Decision::Refuse(_)),
+        assert_eq!(
+            decide(Rescoring::Due, 5),
+            Decision::Rescore,
+            "own scores go first"
+        );
+        assert_eq!(decide(scored(true), 0), Decision::Adopt(AuditOrigin::Rescored));
+        let contradicted = decide(scored(false), 5);
+        assert_eq!(
+            contradicted,
+            Decision::Contradict(
+                "the own scores do not bear it out: own scores of 8 of 20 answers give evidence of 2^12, 2^37 is needed"
+                    .to_owned()
+            ),
             "statements do not help"
         );
+        assert!(matches!(decide(Rescoring::TooWeak, 5), Decision::Refuse(_)));
         let without = || Rescoring::Unavailable("no reference".to_owned());
         assert_eq!(decide(without(), 2), Decision::Adopt(AuditOrigin::Endorsed));
         assert!(matches!(
             decide(without(), 1),
             Decision::Wait(WaitReason::Endorsers { found: 1, .. })
         ));
-        let other = Rescoring::OtherVerdict(Verdict::Suspect);
-        assert!(matches!(decide(other, 2), Decision::Refuse(_)));
+    }
+
+    #[test]
+    fn an_author_takes_its_own_word_back_without_a_reference() {
+        let lifts = |rescoring| OfferFacts {
+            effect: VerdictEffect::Lifts,
+            ..facts(rescoring, 0)
+        };
+        for rescoring in [Rescoring::Due, Rescoring::Unavailable("none".to_owned())] {
+            assert_eq!(
+                RULE.decide(&lifts(rescoring)),
+                Decision::Adopt(AuditOrigin::Withdrawn)
+            );
+        }
     }
 
     #[test]
@@ -296,7 +316,7 @@ mod tests {
         let mut late = facts(Rescoring::Due, 0);
         late.block = 20;
         assert!(matches!(RULE.decide(&late), Decision::Expire(_)));
-        late.rescoring = agreement(0);
+        late.rescoring = scored(true);
         assert_eq!(
             RULE.decide(&late),
             Decision::Adopt(AuditOrigin::Rescored),
@@ -321,7 +341,7 @@ mod tests {
             let lax = AdoptionRule {
                 requires_self_test: false,
             };
-            assert_eq!(lax.decide(&given), Decision::Adopt(AuditOrigin::Endorsed));
+            assert_eq!(lax.decide(&given), Decision::Rescore);
         }
     }
 
@@ -362,6 +382,10 @@ mod tests {
     }
 
     fn counting(author: u8, said: &OfferedVerdict) -> AdoptedAudit {
+        counting_by(AuditOrigin::Endorsed, author, said)
+    }
+
+    fn counting_by(origin: AuditOrigin, author: u8, said: &OfferedVerdict) -> AdoptedAudit {
         AdoptedAudit {
             digest: Digest::of(b"bundle"),
             coldkey: said.coldkey,
@@ -370,9 +394,11 @@ mod tests {
             verdict: said.verdict.clone(),
             quality_per_mille: said.quality_per_mille,
             adopted_at: Timestamp::from_secs(1),
-            origin: AuditOrigin::Rescored,
+            origin,
             author: Some(validator(author)),
             through_bucket: said.through_bucket,
+            newest_answer: said.through_bucket,
+            scored: 20,
         }
     }
 
@@ -381,6 +407,12 @@ mod tests {
         let convicted = [counting(1, &says(0, 5))];
         let effect = |said: &OfferedVerdict, author| effect_of(said, validator(author), &convicted);
         assert_eq!(effect(&says(1_000, 6), 1), VerdictEffect::Lifts);
+        let own = [counting_by(AuditOrigin::Rescored, 1, &says(0, 5))];
+        assert_eq!(
+            effect_of(&says(1_000, 6), validator(1), &own),
+            VerdictEffect::Nothing,
+            "own scores do not rest on its author's word"
+        );
         assert_eq!(
             effect(&says(1_000, 5), 1),
             VerdictEffect::Nothing,
@@ -485,11 +517,10 @@ mod tests {
 
     fn rescoring() -> impl Strategy<Value = Rescoring> {
         prop_oneof![
-            Just(Rescoring::NotDrawn),
             Just(Rescoring::Due),
             Just(Rescoring::Unavailable("why".to_owned())),
-            (0u64..9).prop_map(agreement),
-            Just(Rescoring::OtherVerdict(Verdict::Consistent)),
+            any::<bool>().prop_map(scored),
+            Just(Rescoring::TooWeak),
         ]
     }
 
@@ -521,22 +552,30 @@ mod tests {
             let rule = AdoptionRule { requires_self_test };
             match rule.decide(&facts) {
                 Decision::Adopt(origin) => {
-                    let agreed = matches!(&facts.rescoring, Rescoring::Scored(agreement) if agreement.is_within());
-                    prop_assert!(agreed || endorsers >= LEAST_ENDORSERS);
-                    prop_assert_eq!(origin == AuditOrigin::Rescored, agreed && effect != VerdictEffect::Halves);
+                    let by_own = matches!(&facts.rescoring, Rescoring::Scored(judged) if judged.convicts);
+                    match origin {
+                        AuditOrigin::Rescored => prop_assert!(by_own && effect == VerdictEffect::Convicts),
+                        AuditOrigin::Endorsed => prop_assert!(endorsers >= LEAST_ENDORSERS),
+                        AuditOrigin::Withdrawn => prop_assert_eq!(effect, VerdictEffect::Lifts),
+                        AuditOrigin::Own | AuditOrigin::Operator | AuditOrigin::Earlier => {
+                            prop_assert!(false, "nothing else is adopted by itself: {:?}", origin);
+                        }
+                    }
                     prop_assert!(!requires_self_test || self_test == SelfTestState::Convicted);
-                    prop_assert!(effect != VerdictEffect::Nothing);
-                    let differs = matches!(&facts.rescoring, Rescoring::OtherVerdict(_)) || (
-                        matches!(facts.rescoring, Rescoring::Scored(_)) && !agreed);
-                    prop_assert!(!differs, "the own reference goes before others' statements");
+                    let has_own = matches!(&facts.rescoring, Rescoring::Scored(_) | Rescoring::TooWeak);
+                    prop_assert!(
+                        effect != VerdictEffect::Convicts || !has_own || by_own,
+                        "own scores go before others' statements"
+                    );
                 }
                 Decision::Rescore => {
                     prop_assert_eq!(&facts.rescoring, &Rescoring::Due);
-                    prop_assert!(block < 20 && effect != VerdictEffect::Halves);
+                    prop_assert!(block < 20 && effect == VerdictEffect::Convicts);
                 }
                 Decision::Wait(_) => prop_assert!(block < 20),
                 Decision::Expire(_) => prop_assert!(block >= 20),
-                Decision::Refuse(_) => {}
+                Decision::Refuse(_) => prop_assert_eq!(&facts.rescoring, &Rescoring::TooWeak),
+                Decision::Contradict(_) => prop_assert_eq!(&facts.rescoring, &scored(false)),
                 Decision::SetAside => prop_assert_eq!(effect, VerdictEffect::Nothing),
             }
         }

@@ -1,6 +1,6 @@
 //! The exchange itself: reads what other validators show, and carries out what the adoption rule decides. The only part
-//! that waits for anything. `gather` reads, `rescore` has the own reference score pairs again, `decide` decides and
-//! adopts.
+//! that waits for anything. `gather` reads, `rescore` has the own reference score answers again, `decide` decides
+//! and adopts.
 //!
 //! One bundle is replayed at a time, and a bounded number of one author in a day, so a hostile author can neither fill
 //! the disk nor keep the processor. A decision is stored in one transaction: a validator that is killed has adopted a
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use muster_audit::{Calibration, RescorablePair, TokenScore};
+use muster_audit::{AnswerFinding, Calibration, RescorablePair};
 use muster_chain::Metagraph;
 use muster_identity::Keypair;
 use muster_process::error::Causes;
@@ -36,9 +36,9 @@ const READ_EVERY: u64 = 5;
 /// The time in which only a bounded number of bundles of one author is read.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The scores that a reference of this validator gives answers, in the order of the answers: `None` for one that it did
-/// not score. The error states as text why there is no reference.
-pub type Rescored = Result<Vec<Option<Vec<TokenScore>>>, String>;
+/// The findings of this validator's own reference, in the order of the answers: `None` for one that it did not score.
+/// The error states as text why there is no reference.
+pub type Rescored = Result<Vec<Option<AnswerFinding>>, String>;
 
 /// Finds this validator's own calibration of a model; `None` if it has none.
 pub type FindCalibration = Box<dyn Fn(&str) -> Option<Calibration> + Send + Sync>;
@@ -55,7 +55,7 @@ pub struct ExchangeDeps {
     pub rescore: Box<dyn Fn(String, Vec<RescorablePair>) -> BoxFuture<'static, Rescored> + Send + Sync>,
     /// The validator's store.
     pub store: Arc<Store>,
-    /// The validator's key: it draws pairs and signs statements.
+    /// The validator's key, which signs statements.
     pub keypair: Keypair,
     /// The clock of the validator.
     pub clock: SharedClock,

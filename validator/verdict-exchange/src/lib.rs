@@ -2,23 +2,23 @@
 //!
 //! A conviction that less than half of the stake applies changes nothing of a miner's pay. A validator therefore shows
 //! its bundles of evidence on its pages, reads those of the others, and adopts a verdict once its evidence replays and
-//! either its own reference has scored drawn pairs again, or two further validators signed that theirs did.
+//! the scores of its own reference convict. Without a reference it follows two further validators that signed so.
 //! `docs/audit-bundle.md` describes the signed statements, `docs/adr/0085` the reasons.
 //!
 //! Reading order: [`statements`], `shown_list` (the page of a validator), `offered_bundle`, `bundle_subject` and
-//! `stated_blocks` (a bundle that was read), `agreement`, `rescore_draw` and `rescore_budget` (scoring again),
-//! `adoption_rule` (all decisions), `exchange` (the only part that waits for anything), `pages` and `listing` (what is
-//! shown), `self_test`.
+//! `stated_blocks` (a bundle that was read), `rescore_budget` (how often references are started), `adoption_rule` and
+//! `conviction_life` (all decisions), `exchange` (the only part that waits for anything), `conviction_review` (once a
+//! cycle), `pages` and `listing` (what is shown), `self_test`.
 
 mod adoption_rule;
-mod agreement;
 mod bundle_subject;
+mod conviction_life;
+mod conviction_review;
 mod exchange;
 mod listing;
 mod offered_bundle;
 mod pages;
 mod rescore_budget;
-mod rescore_draw;
 mod self_test;
 mod shown_list;
 mod stated_blocks;
@@ -28,13 +28,15 @@ pub use adoption_rule::{
     AdoptionRule, Decision, LEAST_ENDORSERS, OfferFacts, Rescoring, VerdictEffect, WaitReason,
     count_endorsers, deadline_of, effect_of,
 };
-pub use agreement::{Agreement, compare_scores};
 pub use bundle_subject::{SubjectError, check_subject};
+pub use conviction_life::{
+    CONSISTENT_ANSWERS, ConvictionEnd, ConvictionFacts, ConvictionGround, ConvictionStep, Supporters,
+};
+pub use conviction_review::review_convictions;
 pub use exchange::{ExchangeDeps, FindCalibration, Rescored, VerdictExchange};
 pub use listing::{ExchangeView, OfferView, SelfTestView, view_exchange};
 pub use offered_bundle::{MAX_OFFERED_BYTES, ReadBundle, last_bucket, read_bundle};
 pub use pages::{ExchangePages, page_routes};
-pub use rescore_draw::{LEAST_RESCORED, MOST_RESCORED, RescoreDraw};
 pub use self_test::{
     RecordError, SELF_TEST_VALID_DAYS, SelfTestOutcome, SelfTestState, record_self_test, standing_of,
 };

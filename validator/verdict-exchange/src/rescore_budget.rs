@@ -11,6 +11,20 @@ const MOST_OF_ALL: usize = 24;
 /// References that are started for the bundles of one author in a day, at most: no author uses up those of the others.
 const MOST_OF_AUTHOR: usize = 6;
 
+/// The time in which two bundles that own scores contradict pause their author, and for which they do.
+const PAUSE: Duration = Duration::from_secs(7 * 86_400);
+/// The time for which a contradiction may matter.
+pub(crate) const CONTRADICTIONS_COUNT_FOR: Duration = Duration::from_secs(14 * 86_400);
+
+/// Whether no reference is started for an author whose bundles own scores contradicted at these times, which rise: for
+/// seven days after the second of two within seven days.
+pub(crate) fn is_paused(contradicted: &[Timestamp], now: Timestamp) -> bool {
+    contradicted.windows(2).any(|pair| match pair {
+        [first, second] => second.since(*first) <= PAUSE && now.since(*second) < PAUSE,
+        _ => false,
+    })
+}
+
 /// The starts of references for others' bundles in the last day.
 #[derive(Debug, Default)]
 pub(crate) struct RescoreBudget(Vec<(ValidatorKey, Timestamp)>);
@@ -37,6 +51,17 @@ mod tests {
     use muster_protocol::Hotkey;
 
     use super::*;
+
+    #[test]
+    fn an_author_is_paused_for_seven_days_after_two_contradicted_bundles_in_seven_days() {
+        let at = |days: i64| Timestamp::from_secs(1_000_000 + days * 86_400);
+        let paused =
+            |days: &[i64], now: i64| is_paused(&days.iter().map(|day| at(*day)).collect::<Vec<_>>(), at(now));
+        assert!(!paused(&[], 9) && !paused(&[1], 2), "one may be an accident");
+        assert!(paused(&[1, 8], 14) && !paused(&[1, 8], 15));
+        assert!(!paused(&[1, 9], 9), "too far apart");
+        assert!(paused(&[1, 9, 10], 16) && !paused(&[1, 9, 10], 17));
+    }
 
     #[test]
     fn a_hostile_author_leaves_the_others_their_rescorings() {

@@ -8,7 +8,8 @@ use muster_response_proof::{Envelope, LayoutError, Sealable, Text, seal};
 /// The longest name of a planted cheat, in bytes.
 pub const MAX_KIND: usize = 64;
 
-/// A validator's statement that its own reference has scored pairs of a bundle again, and that it adopted the verdict.
+/// A validator's statement that a bundle convicts by the scores of its own reference alone, and that it adopted the
+/// verdict. Statements of version 1 said that scores agreed, which a forger can bring about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditEndorsement {
     /// The chain's genesis hash.
@@ -21,7 +22,7 @@ pub struct AuditEndorsement {
     pub validator: ValidatorKey,
     /// The verdict that follows from the bundle by the signer's rules.
     pub verdict: Verdict,
-    /// The block whose hash drew the pairs.
+    /// The block at which it adopted the verdict.
     pub block: u64,
 }
 
@@ -93,7 +94,7 @@ pub fn open_text<T: ValidatorStatement>(
 }
 
 impl Sealable for AuditEndorsement {
-    const TAG: &'static str = "muster/audit-endorsement/1";
+    const TAG: &'static str = "muster/audit-endorsement/2";
 
     fn signed_bytes(&self) -> Vec<u8> {
         [
@@ -267,7 +268,7 @@ mod tests {
     #[test]
     fn the_bytes_of_an_endorsement_are_golden() {
         let expected = [
-            hex::encode("muster/audit-endorsement/1"),
+            hex::encode("muster/audit-endorsement/2"),
             "01".repeat(32),
             "0203".to_owned(),
             "04".repeat(32),

@@ -6,11 +6,12 @@ use muster_protocol::{Digest, canonical};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::fixed_point::ONE;
+use crate::fixed_point::{ONE, exp2};
 use crate::honest_bound::HonestBound;
 use crate::likelihood::LikelihoodTable;
-use crate::margin_cells::CellCounts;
+use crate::margin_cells::{CellCounts, ENTROPY_BINS, MARGIN_BINS};
 use crate::premise::upper_mean;
+use crate::wilson::BILLION;
 
 /// The format and version of a calibration whose whitelisted image is the reference, too.
 pub const CALIBRATION_FORMAT: &str = "muster/audit-calibration/1";
@@ -306,10 +307,37 @@ impl Calibration {
         exceeded
     }
 
+    /// Whether the premise holds for every single token of a left-out machine, at each entropy by itself, under the
+    /// widened bound of the others. The author of prompts chooses entropies and lengths of answers. The likelihood of
+    /// an answer is the product of its tokens', so the premise then holds for answers of any length whose tokens err
+    /// independently.
+    pub(crate) fn holds_by_token(&self, alternative: &Alternative) -> bool {
+        (0..self.machines.len()).all(|left_out| {
+            let others = self.bound_without(Some(left_out)).widened();
+            let table = LikelihoodTable::new(&others, &CellCounts::sum(&alternative.answers));
+            let machine: Vec<CellCounts> = self
+                .machines
+                .get(left_out)
+                .map(|run| CellCounts::sum(&run.answers))
+                .into_iter()
+                .collect();
+            // The ratios rise with the margin, so the upper bound of each tail gives that of the mean.
+            let upper = HonestBound::of(&machine);
+            (0..ENTROPY_BINS).all(|entropy| mean_ratio(&upper.masses(entropy), &table.logs(entropy)) <= ONE)
+        })
+    }
+
     fn bound_without(&self, left_out: Option<usize>) -> HonestBound {
         let others = self.machines.iter().enumerate();
         let others = others.filter(|(at, _)| Some(*at) != left_out);
         let sums: Vec<CellCounts> = others.map(|(_, run)| CellCounts::sum(&run.answers)).collect();
         HonestBound::of(&sums)
     }
+}
+
+/// The mean of a token's likelihood in Q32 over these shares of margins, which are billionths.
+fn mean_ratio(masses: &[u64; MARGIN_BINS], logs: &[i64; MARGIN_BINS]) -> u128 {
+    let terms = masses.iter().zip(logs);
+    let sum: u128 = terms.map(|(mass, log)| u128::from(*mass) * exp2(*log)).sum();
+    sum / u128::from(BILLION)
 }

@@ -22,6 +22,7 @@ mod nonce_keys;
 mod one_answer;
 mod opened_text;
 pub mod own_prompts;
+mod own_scores;
 pub mod premise;
 mod replay;
 mod replay_error;
@@ -60,11 +61,9 @@ pub use nonce_keys::{
     MAX_ORDINALS, NoncePeriod, RevealedNonceKey, check_nonce_key, is_derived_nonce, nonce_key,
 };
 pub use one_answer::{ANSWER_EVIDENCE, AnswerJudge, AnswerJudgement};
-pub use opened_text::{RescorablePair, digest_of_ids, false_scores, is_signed_response};
-pub use replay::{
-    AnswerTally, NonceTally, ReplayedBundle, check_evidence, judge_by, replay, replay_with_bundle,
-    rescorable_pairs,
-};
+pub use opened_text::{AnswerFinding, RescorablePair, digest_of_ids, false_scores, is_signed_response};
+pub use own_scores::{AdoptionForecast, MOST_OWN_SCORES, OWN_EVIDENCE, OwnJudgement, OwnTest};
+pub use replay::{AnswerTally, NonceTally, ReplayedBundle, check_evidence, replay, replay_with_bundle};
 pub use replay_error::ReplayError;
 pub use roc::{RocCurve, RocPoint, RocSettings, draw_roc};
 pub use seeded_numbers::SeededNumbers;

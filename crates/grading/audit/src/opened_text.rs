@@ -12,7 +12,7 @@ use crate::checked_answer::CheckedAnswer;
 use crate::margin_cells::{MAX_TOKENS, Margin, TokenScore};
 use crate::replay_error::ReplayError;
 
-/// The tokens by which an answer with false ids is compared, whatever it has.
+/// The tokens by which an answer with false ids is judged, whatever it has.
 const FALSE_TOKENS: usize = 64;
 
 /// An answer of a bundle that any reference can score again.
@@ -20,6 +20,8 @@ const FALSE_TOKENS: usize = 64;
 pub struct RescorablePair {
     /// The digest of the session's proof, which names the answer.
     pub digest: Digest,
+    /// The number of its bucket.
+    pub bucket: u64,
     /// The session's proof: the seed of the sampler follows from it.
     pub proof: ResponseProof,
     /// The body of the request, which has the parameters of the sampler.
@@ -30,15 +32,22 @@ pub struct RescorablePair {
     pub output: Vec<u32>,
     /// The body of the response, if the bundle says that its ids are false, or if its session signed none.
     pub response: Option<Vec<u8>>,
-    /// The tokens as the bundle's first reference scored them; [`false_scores`] if it found false ids.
-    pub stated: Vec<TokenScore>,
-    /// Whether these scores speak against the miner, under any tested alternative.
-    pub speaks_against: bool,
+    /// The finding of the bundle's first reference.
+    pub stated: AnswerFinding,
+}
+
+/// The finding of one reference about an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnswerFinding {
+    /// It scored the tokens.
+    Tokens(Vec<TokenScore>),
+    /// The session signed false ids.
+    FalseIds,
 }
 
 impl RescorablePair {
     /// The pair of a tested answer; `None` if its words are not opened, or the first reference did not score it.
-    pub(crate) fn of(answer: &CheckedAnswer<'_>, speaks_against: bool) -> Option<Self> {
+    pub(crate) fn of(answer: &CheckedAnswer<'_>) -> Option<Self> {
         let words = answer.evidence.words.as_ref()?;
         let (stated, response) = match (answer.evidence.outcome.as_ref()?, &words.response) {
             (AuditOutcome::Scored(by_reference), response) => {
@@ -46,11 +55,11 @@ impl RescorablePair {
                     None => None,
                     Some(body) => Some(STANDARD.decode(body).ok()?),
                 };
-                (by_reference.first()?.clone()?, response)
+                (AnswerFinding::Tokens(by_reference.first()?.clone()?), response)
             }
             (AuditOutcome::FalseIds(by_reference), Some(response)) => {
                 (*by_reference.first()?)?;
-                (false_scores(), Some(STANDARD.decode(response).ok()?))
+                (AnswerFinding::FalseIds, Some(STANDARD.decode(response).ok()?))
             }
             (AuditOutcome::Unseeded(_) | AuditOutcome::FalseIds(_) | AuditOutcome::Unusable(_), _) => {
                 return None;
@@ -59,18 +68,18 @@ impl RescorablePair {
         Some(Self {
             response,
             digest: answer.digest,
+            bucket: answer.evidence.bucket,
             request: request_of(answer, words)?,
             proof: answer.proof.clone(),
             prompt: words.prompt.clone(),
             output: words.output.clone(),
             stated,
-            speaks_against,
         })
     }
 }
 
-/// The scores that stand for false ids where scores of two references are compared: those of an answer that no
-/// reference can have chosen.
+/// The scores that stand for false ids where one answer is judged by itself: those of an answer that no reference can
+/// have chosen.
 pub fn false_scores() -> Vec<TokenScore> {
     let impossible = TokenScore {
         margin: Margin::Impossible,

@@ -19,6 +19,7 @@ use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
 use crate::missing_answers::{MissingOutcome, missing_evidence};
 use crate::opened_text::{RescorablePair, check_opened_text};
+use crate::own_scores::{AdoptionForecast, OwnTest};
 use crate::replay_error::ReplayError;
 use crate::test_evidence::EvidenceCurve;
 use crate::verdict::{Publicity, ScoredAnswer, TestOutcome, TestOutcomes, Verdict, WHOLE_QUALITY};
@@ -49,6 +50,13 @@ pub struct ReplayedBundle {
     pub counts: AnswerTally,
     /// The results of the tests.
     pub tests: TestOutcomes,
+    /// The bucket of the newest answer to an own prompt that speaks against the miner by the first reference.
+    #[serde(skip)]
+    pub newest_against: Option<u64>,
+    /// Whether validators whose scores are those of the bundle would adopt a conviction; `None` for a bundle without
+    /// answers to own prompts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adoption: Option<AdoptionForecast>,
     /// The result of the test of missing answers; `None` for a bundle of an earlier format, which does not show them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<MissingOutcome>,
@@ -130,21 +138,6 @@ pub fn replay_with_bundle(text: &str) -> Result<(ReplayedBundle, AuditBundle), R
     replay_with_evidence(text).map(|(replayed, bundle, _)| (replayed, bundle))
 }
 
-/// Judges a bundle that was read before by another calibration than its own: a validator follows no verdict that its
-/// own calibration does not give.
-///
-/// # Errors
-/// As those of [`replay`], and if the calibration is of another engine or model.
-pub fn judge_by(bundle: &AuditBundle, calibration: &Calibration) -> Result<ReplayedBundle, ReplayError> {
-    let text = bundle.to_text();
-    let other = AuditBundle {
-        calibration: calibration.clone(),
-        ..bundle.clone()
-    };
-    check_formats(&other)?;
-    judge(&other, AuditBundle::digest_of(&text)).map(|(replayed, _)| replayed)
-}
-
 /// Checks everything in a bundle that a verdict needs: formats and bounds, signatures, places, draws, words, seeds and
 /// the numbers of tokens. A bundle that passes has a verdict. The likelihoods, which take longest, are not computed.
 ///
@@ -160,33 +153,32 @@ pub fn check_evidence(bundle: &AuditBundle) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// The answers to own prompts that are tested, were scored by the first reference, and can be scored again from their
-/// opened words, in the order of the log.
+/// The answers to own prompts of committed lists, in the order of the log: what a reference needs to score each again,
+/// or `None` where the bundle does not show that, and where the answer's nonce is not the rule's.
 ///
 /// # Errors
 /// As those of [`replay`].
-pub fn rescorable_pairs(bundle: &AuditBundle) -> Result<Vec<RescorablePair>, ReplayError> {
+pub(crate) fn own_pairs(bundle: &AuditBundle) -> Result<Vec<Option<RescorablePair>>, ReplayError> {
     check_formats(bundle)?;
     let log = check_log(bundle)?;
     for answer in &log.answers {
         check_opened_text(answer)?;
+        check_seed(&bundle.calibration, answer)?;
     }
-    let audited: Vec<&CheckedAnswer<'_>> = log.answers.iter().filter(|answer| answer.is_audited).collect();
-    let tested = one_client_bounded(&audited);
-    let judged = JudgedAnswers::new(bundle, &tested)?;
-    let own = |(_, judged): &(&&CheckedAnswer<'_>, &JudgedAnswer)| {
-        judged.publicity == Publicity::Public && !judged.is_unseeded
-    };
-    let pairs = tested
+    Ok(pairs_of(&log.answers))
+}
+
+/// The pairs of answers that were checked.
+fn pairs_of(answers: &[CheckedAnswer<'_>]) -> Vec<Option<RescorablePair>> {
+    let own = answers
         .iter()
-        .zip(&judged.answers)
-        .filter(own)
-        .filter_map(|(answer, judged)| {
-            let likelihoods = judged.convicting.first.as_ref()?;
-            let speaks_against = likelihoods.iter().any(|likelihood| *likelihood > ONE);
-            RescorablePair::of(answer, speaks_against)
-        });
-    Ok(pairs.collect())
+        .filter(|answer| answer.publicity == Publicity::Public);
+    own.map(|answer| match answer.nonce {
+        NonceState::Derived | NonceState::Unchecked => RescorablePair::of(answer),
+        // The validator may have searched for a seed on which honest rounding shows.
+        NonceState::Foreign => None,
+    })
+    .collect()
 }
 
 /// Replays the text of a bundle, and returns the bundle and the evidence of each test, too.
@@ -215,6 +207,9 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<Ev
     let audited: Vec<&CheckedAnswer<'_>> = answers.iter().filter(|answer| answer.is_audited).collect();
     let tested = one_client_bounded(&audited);
     let judged = JudgedAnswers::new(bundle, &tested)?;
+    let pairs = pairs_of(&answers);
+    let adoption =
+        (!pairs.is_empty()).then(|| OwnTest::of_pairs(&bundle.calibration, &pairs).forecast(&pairs));
     let tests = judged.tests();
     let scored = judged.scored();
     let by_scores = tests.verdict(judged.level, bundle.calibration.statistic, scored);
@@ -249,6 +244,8 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<Ev
             unscored: tested.len() - scored,
         },
         tests,
+        newest_against: judged.newest_against(&tested),
+        adoption,
         missing,
         off_rates: judged.off_rates(),
         draws: draws.iter().map(BucketDraw::hex).collect(),
@@ -485,6 +482,20 @@ impl JudgedAnswers {
             .filter(|(_, answers, _)| !answers.is_empty())
             .map(|(test, answers, alternatives)| EvidenceCurve::of(test, &answers, alternatives))
             .collect()
+    }
+
+    /// The bucket of the newest public answer that speaks against the miner under some alternative.
+    fn newest_against(&self, tested: &[&CheckedAnswer<'_>]) -> Option<u64> {
+        let speaks_against = |judged: &JudgedAnswer| {
+            let likelihoods = judged.convicting.first.iter().flatten();
+            judged.publicity == Publicity::Public
+                && likelihoods.into_iter().any(|likelihood| *likelihood > ONE)
+        };
+        let against = tested
+            .iter()
+            .zip(&self.answers)
+            .filter(|(_, judged)| speaks_against(judged));
+        against.map(|(answer, _)| answer.evidence.bucket).max()
     }
 
     fn scored(&self) -> usize {

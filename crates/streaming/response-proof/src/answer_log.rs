@@ -26,6 +26,13 @@ const DRAW_DELAY: u64 = 12;
 pub struct BucketNumber(pub u64);
 
 impl BucketNumber {
+    /// The last of the bucket's blocks.
+    pub const fn last_block(self) -> u64 {
+        self.0
+            .saturating_mul(BUCKET_BLOCKS)
+            .saturating_add(BUCKET_BLOCKS - 1)
+    }
+
     /// The bucket whose blocks this block is one of.
     pub const fn of_block(block: u64) -> Self {
         Self(block / BUCKET_BLOCKS)

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use comfy_table::Table;
 use muster_audit::{
-    BILLION, Calibration, CellCounts, CurvePoint, CurveSettings, Detection, DetectionSettings, ENTROPY_BINS,
-    ENTROPY_EDGES, HonestDays, MedianRange, MissingOutcome, RateInterval, ReplayedBundle, TestOutcome,
-    accuse_honest, detect, draw_curve, replay,
+    AdoptionForecast, BILLION, Calibration, CellCounts, CurvePoint, CurveSettings, Detection,
+    DetectionSettings, ENTROPY_BINS, ENTROPY_EDGES, HonestDays, MedianRange, MissingOutcome, RateInterval,
+    ReplayedBundle, TestOutcome, accuse_honest, detect, draw_curve, replay,
 };
 use serde_json::json;
 
@@ -90,6 +90,9 @@ fn describe(replayed: &ReplayedBundle) -> String {
     if let Some(missing) = &replayed.missing {
         let _ = writeln!(text, "missing answers: {}", describe_missing(missing));
     }
+    if let Some(adoption) = &replayed.adoption {
+        let _ = writeln!(text, "other validators: {}", describe_adoption(*adoption));
+    }
     if replayed.discriminates {
         text.push_str("users are served worse than the validator's own prompts\n");
     }
@@ -99,6 +102,19 @@ fn describe(replayed: &ReplayedBundle) -> String {
         rate_table([("this bundle", replayed.off_rates.clone())])
     );
     text
+}
+
+fn describe_adoption(adoption: AdoptionForecast) -> String {
+    let AdoptionForecast {
+        positions,
+        chosen,
+        convicts,
+    } = adoption;
+    if convicts {
+        format!("with the same scores of {chosen} of {positions} own prompts they adopt a conviction")
+    } else {
+        format!("with the same scores of the {positions} own prompts they adopt no conviction")
+    }
 }
 
 fn describe_test(test: &TestOutcome) -> String {

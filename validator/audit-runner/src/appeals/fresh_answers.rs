@@ -1,12 +1,12 @@
-//! Fresh answers for appeals: the validator's own prompts to the miner that appeals, in a session of their own, and the
-//! verdict about them. Answers to clients count neither for an appeal nor against it: the miner, or a friend of its,
-//! may be the client.
+//! Fresh answers of accused miners: the validator's own prompts to a miner that appeals, or to a convict once a day, in
+//! a session of their own; and the verdict about those of an appeal. Answers to clients count neither for an appeal nor
+//! against it: the miner, or a friend of its, may be the client.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use muster_audit::Verdict;
-use muster_protocol::Digest;
+use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
 
@@ -17,6 +17,9 @@ use crate::audits::reference_start::AuditPauses;
 use crate::own_prompts::current_list::NextPrompt;
 use crate::phases::AuditPhase;
 use crate::runner_state::RunnerState;
+
+/// The own prompts that a convict is asked in a day.
+const CONVICT_PROMPTS: usize = 4;
 
 /// Asks every miner with an open appeal for the fresh answers that are missing, each as a task of its own. Called right
 /// after the draw block of the bucket that has `ended`. While a self-test needs the headers for its list, they wait.
@@ -46,14 +49,42 @@ pub(crate) async fn ask_fresh(state: &Arc<RunnerState>, ended: BucketNumber) -> 
         }
         let asking = Arc::clone(state);
         drop(state.tasks.spawn("fresh answers", async move {
-            ask(&asking, &appeal, prompts).await;
+            ask(&asking, (appeal.miner, &appeal.model), prompts).await;
             asking.asking.lock().remove(&appeal.bundle);
         }));
     }
     Ok(())
 }
 
-async fn ask(state: &Arc<RunnerState>, appeal: &StoredAppeal, prompts: Vec<NextPrompt>) {
+/// Asks the convicts that are due some own prompts, each in a session of its own, without pay. Called right after the
+/// draw block of the bucket that has `ended`.
+pub(crate) async fn ask_convicts(state: &Arc<RunnerState>, ended: BucketNumber) -> Result<(), StoreError> {
+    if state.self_tests.needs_list(ended) {
+        return Ok(());
+    }
+    let now = state.clock.now();
+    for (subject, miner) in state.convicts_to_ask().await? {
+        // The fresh answers of an appeal are judged by themselves.
+        if state.is_appealed(&subject).await? {
+            continue;
+        }
+        let prompts = state.prompts.take_of(&subject.model, CONVICT_PROMPTS);
+        if prompts.is_empty() {
+            continue;
+        }
+        for prompt in &prompts {
+            state.store.note_sent(&prompt.root, prompt.position, now).await?;
+        }
+        state.convicts_asked_at.lock().insert(subject.clone(), now);
+        let asking = Arc::clone(state);
+        drop(state.tasks.spawn("answers of a convict", async move {
+            ask(&asking, (miner, &subject.model), prompts).await;
+        }));
+    }
+    Ok(())
+}
+
+async fn ask(state: &Arc<RunnerState>, (miner, model): (MinerKey, &str), prompts: Vec<NextPrompt>) {
     let places: Vec<_> = prompts
         .iter()
         .map(|prompt| (prompt.root, prompt.position))
@@ -70,14 +101,11 @@ async fn ask(state: &Arc<RunnerState>, appeal: &StoredAppeal, prompts: Vec<NextP
         })
     };
     state.enter(AuditPhase::AskingFreshAnswers).await;
-    let asked = state
-        .gateway
-        .ask_miner(appeal.miner, &appeal.model, questions, &note)
-        .await;
+    let asked = state.gateway.ask_miner(miner, model, questions, &note).await;
     match asked {
-        Ok(answered) => tracing::info!(miner = %appeal.miner, answered, "fresh answers of an appeal came"),
+        Ok(answered) => tracing::info!(%miner, model, answered, "fresh answers of an accused miner came"),
         Err(reason) => {
-            tracing::info!(miner = %appeal.miner, reason, "a miner that appeals has no session for fresh answers");
+            tracing::info!(%miner, model, reason, "an accused miner has no session for fresh answers");
         }
     }
 }

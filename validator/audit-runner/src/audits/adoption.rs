@@ -14,10 +14,14 @@ use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_scoring::{Conviction, QualityFactor};
 use muster_store::StoreError;
 use muster_subnet_view::SubnetView;
-use muster_validator_store::{AdoptedAudit, AuditOrigin, Store};
+use muster_validator_store::{AdoptedAudit, AuditOrigin, StandingConviction, Store};
 use muster_verdict_exchange::{BlockFault, SubjectError, check_blocks, check_subject, last_bucket};
 
 use crate::appeals::appeal_end::FreshAudit;
+
+/// The reason why an ordinary audit lifts no conviction of its validator.
+const STANDS: &str =
+    "a conviction stands for thirty days from its newest answer, and only an appeal lifts it before";
 
 /// The reason why a bundle is not adopted.
 #[derive(Debug, thiserror::Error)]
@@ -115,12 +119,27 @@ impl Adopter {
             });
         }
         let audit = adopted(&replayed, bundle, origin, self.clock.now());
-        self.store.put_audit(&audit, &text).await?;
+        let is_ordinary = origin == AuditOrigin::Own && least_scored == 0;
+        if is_ordinary && verdict == Verdict::Consistent && self.is_convicted(&audit).await? {
+            self.store.set_audit_aside(&audit, &text, STANDS).await?;
+        } else {
+            self.store.put_audit(&audit, &text).await?;
+        }
         Ok(Adoption {
             audit,
             verdict,
             scored,
         })
+    }
+}
+
+impl Adopter {
+    /// Whether a conviction of the same author about the same subject counts.
+    async fn is_convicted(&self, audit: &AdoptedAudit) -> Result<bool, StoreError> {
+        let standing = self.store.standing_convictions().await?;
+        Ok(standing.iter().any(|StandingConviction { audit: earlier, .. }| {
+            (earlier.author, earlier.coldkey, &earlier.model) == (audit.author, audit.coldkey, &audit.model)
+        }))
     }
 }
 
@@ -134,6 +153,8 @@ fn adopted(
         origin,
         author: Some(bundle.validator),
         through_bucket: last_bucket(&bundle),
+        newest_answer: replayed.newest_against.unwrap_or_default(),
+        scored: u64::try_from(replayed.counts.scored).unwrap_or(u64::MAX),
         digest: replayed.bundle,
         coldkey: replayed.coldkey,
         miners: bundle.miners,
@@ -191,6 +212,8 @@ mod tests {
             origin: AuditOrigin::Own,
             author: None,
             through_bucket: 0,
+            newest_answer: 0,
+            scored: 0,
         }
     }
 

@@ -90,6 +90,8 @@ mod tests {
             origin: AuditOrigin::Own,
             author: None,
             through_bucket: 0,
+            newest_answer: 0,
+            scored: 0,
         };
         let is_found = |verdict: AdoptedAudit| verdict_of(&run, &[verdict]).is_some();
         assert!(is_found(stored.clone()));

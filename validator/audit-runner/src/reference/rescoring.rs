@@ -1,6 +1,6 @@
 //! Scores answers of another validator's bundle again, by the whitelisted image on a machine of the validator's own.
 
-use muster_audit::{RescorablePair, TokenScore, UnusableReason, false_scores};
+use muster_audit::{AnswerFinding, RescorablePair, UnusableReason};
 use muster_gateway::store::AnswerText;
 use muster_response_proof::Text;
 
@@ -12,7 +12,7 @@ use crate::reference::score_request::{ScoreFailure, ScoreRequest, ask_about, sco
 use crate::reference::scoring_engine::Sampling;
 use crate::runner_state::RunnerState;
 
-/// The scores of one reference, in the order of the pairs; `None` for a pair that it did not score.
+/// The findings of one reference, in the order of the pairs; `None` for a pair that it did not score.
 ///
 /// # Errors
 /// The reason why there is no reference, as text.
@@ -20,7 +20,7 @@ pub(crate) async fn rescore(
     state: &RunnerState,
     model: &str,
     pairs: &[RescorablePair],
-) -> Result<Vec<Option<Vec<TokenScore>>>, String> {
+) -> Result<Vec<Option<AnswerFinding>>, String> {
     let (service, calibration) = calibrated_service(state, model)?;
     let plan = ReferencePlan::new(&state.settings, &service, &calibration)?;
     // One pair at a time: the own miner may have room for one only.
@@ -38,15 +38,15 @@ async fn score_pair(
     reference: &Reference,
     (model, sampling): (&str, &Sampling),
     pair: &RescorablePair,
-) -> Option<Vec<TokenScore>> {
+) -> Option<AnswerFinding> {
     let scored = match request_about(model, sampling, pair) {
         Ok(asked) if asked.is_unseeded => Err(UnusableReason::NoSeed.into()),
         Ok(asked) => reference.score(state, &asked).await,
         Err(failure) => Err(failure),
     };
     match scored {
-        Ok(tokens) => Some(tokens),
-        Err(ScoreFailure::FalseIds(_)) => Some(false_scores()),
+        Ok(tokens) => Some(AnswerFinding::Tokens(tokens)),
+        Err(ScoreFailure::FalseIds(_)) => Some(AnswerFinding::FalseIds),
         Err(ScoreFailure::Unusable(reason)) => {
             tracing::info!(pair = %pair.digest, ?reason, "a pair of another validator's bundle was not scored");
             None

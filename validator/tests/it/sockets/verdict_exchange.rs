@@ -19,7 +19,8 @@ use crate::sockets::audit_runs::Audited;
 use crate::sockets::support::fleet::Fleet;
 use crate::sockets::support::miner::Miner;
 use crate::sockets::support::model::{
-    accusing_reference, halting_reference, lying_reference, model, model_of_other_text, reference,
+    accusing_reference, forging_reference, halting_reference, lying_reference, model, model_of_other_text,
+    reference,
 };
 use crate::sockets::support::{World, within};
 
@@ -219,7 +220,7 @@ async fn a_conviction_is_adopted_by_a_validator_whose_own_reference_agrees() {
     let pages = address();
     convicting(model(true, None), reference(), pages, async |first| {
         following((first, pages), reference(), false, async |second| {
-            let list = offer(&second.world, "adopted", "tokens differ").await;
+            let list = offer(&second.world, "adopted", "own scores of").await;
             let adopted = &list["audits"][0];
             assert_eq!(adopted["digest"], first.bundle, "{list}");
             assert_eq!(
@@ -247,7 +248,21 @@ async fn a_conviction_with_forged_scores_is_refused() {
     let pages = address();
     convicting(model(false, None), lying_reference(), pages, async |first| {
         following((first, pages), reference(), false, async |second| {
-            let list = offer(&second.world, "refused", "the own reference differs").await;
+            let list = offer(&second.world, "contradicted", "do not bear it out").await;
+            assert_eq!(list["audits"], json!([]), "{list}");
+            assert_eq!(page(&second.world).await.endorsements, Vec::<String>::new());
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conviction_by_a_forged_token_in_twenty_is_refused() {
+    let pages = address();
+    convicting(model(false, None), forging_reference(), pages, async |first| {
+        following((first, pages), reference(), false, async |second| {
+            let list = offer(&second.world, "contradicted", "do not bear it out").await;
             assert_eq!(list["audits"], json!([]), "{list}");
             assert_eq!(page(&second.world).await.endorsements, Vec::<String>::new());
         })
@@ -261,7 +276,7 @@ async fn a_conviction_by_false_ids_is_adopted_by_a_validator_whose_own_reference
     let pages = address();
     convicting(model_of_other_text(), reference(), pages, async |first| {
         following((first, pages), reference(), false, async |second| {
-            let list = offer(&second.world, "adopted", "0 of 320 tokens differ").await;
+            let list = offer(&second.world, "adopted", "own scores of").await;
             assert_eq!(list["audits"][0]["digest"], first.bundle, "{list}");
         })
         .await;
@@ -274,7 +289,7 @@ async fn a_conviction_by_invented_false_ids_is_refused() {
     let pages = address();
     convicting(model(false, None), accusing_reference(), pages, async |first| {
         following((first, pages), reference(), false, async |second| {
-            let list = offer(&second.world, "refused", "the own reference differs").await;
+            let list = offer(&second.world, "contradicted", "do not bear it out").await;
             assert_eq!(list["audits"], json!([]), "{list}");
         })
         .await;
@@ -299,7 +314,7 @@ async fn a_validator_that_is_killed_while_it_scores_has_adopted_nothing_and_adop
             assert_eq!(list["audits"], json!([]), "{list}");
             assert_eq!(list["offers"][0]["state"], "offered", "{list}");
             open.send_replace(true);
-            let list = offer(world, "adopted", "tokens differ").await;
+            let list = offer(world, "adopted", "own scores of").await;
             assert_eq!(list["audits"].as_array().unwrap().len(), 1, "{list}");
         })
         .await;

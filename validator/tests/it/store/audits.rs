@@ -1,12 +1,20 @@
 //! Adopted verdicts about streamed answers.
 
-use muster_chain::BlockNumber;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use muster_audit::Verdict;
+use muster_chain::{BlockNumber, Metagraph, Netuid, Neuron, Uid};
+use muster_identity::Keypair;
+use muster_process::{SharedClock, SystemClock};
 use muster_protocol::{Digest, Hotkey, MinerKey, ValidatorKey};
 use muster_validator::store::retention::ValidatorRetentionConfig;
 use muster_validator::store::{
     AdoptedAudit, AuditOffer, AuditOrigin, OfferState, OfferedVerdict, Store, StoredEndorsement,
     StoredSelfTest,
 };
+use muster_verdict_exchange::review_convictions;
+use muster_verdict_exchange::statements::{AuditEndorsement, sign_text};
 
 use super::retention::sweep_with;
 use super::{NOW, each};
@@ -28,6 +36,8 @@ fn audit(name: &str, coldkey: u8, model: &str, quality_per_mille: u16, at: i64) 
         origin: AuditOrigin::Own,
         author: Some(ValidatorKey(Hotkey::from_bytes([1; 32]))),
         through_bucket: u64::try_from(at).unwrap(),
+        newest_answer: 0,
+        scored: 0,
     }
 }
 
@@ -139,6 +149,140 @@ async fn a_conviction_counts_until_its_author_finds_the_coldkey_consistent() {
         };
         store.put_audit(&unproven, "{}").await.unwrap();
         assert_eq!(store.counting_audits().await.unwrap(), [lifted]);
+    }
+}
+
+#[tokio::test]
+async fn an_ended_conviction_counts_no_longer_and_its_coldkey_is_watched_until_it_is_consistent() {
+    for (_test, store) in each().await {
+        store.note_chain("0xa", BlockNumber(9), NOW(1)).await.unwrap();
+        let convicted = audit("convicted", 1, "tiny", 0, 1);
+        let author = convicted.author.unwrap();
+        store.put_audit(&convicted, "{}").await.unwrap();
+        store.note_support(convicted.digest, Some(7)).await.unwrap();
+        let standing = store.standing_convictions().await.unwrap();
+        assert_eq!(
+            (&standing[0].audit, standing[0].unsupported_since),
+            (&convicted, Some(7))
+        );
+        let consistent = |name: &str, scored, at| AdoptedAudit {
+            digest: Digest::of(name.as_bytes()),
+            verdict: "consistent".to_owned(),
+            scored,
+            ..audit(name, 1, "tiny", 1_000, at)
+        };
+        let ordinary = consistent("ordinary", 90, 2);
+        store
+            .set_audit_aside(&ordinary, "{}", "a conviction stands")
+            .await
+            .unwrap();
+        let counting = store.counting_audits().await.unwrap();
+        assert_eq!(counting, std::slice::from_ref(&convicted), "it lifts nothing");
+        store
+            .end_conviction(convicted.digest, "thirty days", NOW(3))
+            .await
+            .unwrap();
+        assert_eq!(store.counting_audits().await.unwrap(), []);
+        assert_eq!(store.standing_convictions().await.unwrap(), []);
+        assert_eq!(store.shown_audits(author, 9).await.unwrap(), []);
+        let watched = [(convicted.coldkey, "tiny".to_owned())];
+        assert_eq!(
+            store.former_convicts(64).await.unwrap(),
+            watched,
+            "one from before says nothing"
+        );
+        store.put_audit(&consistent("few", 63, 4), "{}").await.unwrap();
+        assert_eq!(store.former_convicts(64).await.unwrap(), watched);
+        store.put_audit(&consistent("enough", 64, 5), "{}").await.unwrap();
+        assert_eq!(store.former_convicts(64).await.unwrap(), []);
+        // The same bundle counts again if it is adopted anew.
+        let again = AdoptedAudit {
+            adopted_at: NOW(6),
+            ..convicted
+        };
+        store.put_audit(&again, "{}").await.unwrap();
+        assert_eq!(store.standing_convictions().await.unwrap()[0].audit, again);
+    }
+}
+
+/// A subnet at a block, in which these validators have permits.
+fn subnet_at(block: u64, permitted: &[u8]) -> Metagraph {
+    let neuron = |(uid, key): (u16, u8)| Neuron {
+        uid: Uid(uid),
+        hotkey: Keypair::from_seed([key; 32]).hotkey(),
+        coldkey: Hotkey::from_bytes([100 + key; 32]),
+        axon: None,
+        stake: 9,
+        permit: permitted.contains(&key),
+        active: true,
+        registered: BlockNumber(0),
+        last_update: BlockNumber(0),
+        incentive: 0,
+    };
+    Metagraph {
+        block: BlockNumber(block),
+        netuid: Netuid(1),
+        tempo: 360,
+        last_epoch: BlockNumber(0),
+        certificates: BTreeMap::new(),
+        neurons: (0..).zip(1..=5).map(neuron).collect(),
+    }
+}
+
+#[tokio::test]
+async fn a_conviction_by_statements_ends_without_its_author_and_one_by_own_scores_does_not() {
+    let genesis = format!("0x{}", "ab".repeat(32));
+    let clock: SharedClock = Arc::new(SystemClock::new());
+    let key = |seed: u8| ValidatorKey(Keypair::from_seed([seed; 32]).hotkey());
+    for (_test, store) in each().await {
+        store.note_chain(&genesis, BlockNumber(9), NOW(1)).await.unwrap();
+        let convicted = |name: &str, coldkey, origin| AdoptedAudit {
+            origin,
+            verdict: "convicted".to_owned(),
+            author: Some(key(1)),
+            newest_answer: 4_000,
+            ..audit(name, coldkey, "tiny", 0, 1)
+        };
+        let endorsed = convicted("endorsed", 1, AuditOrigin::Endorsed);
+        let rescored = convicted("rescored", 2, AuditOrigin::Rescored);
+        for one in [&endorsed, &rescored] {
+            store.put_audit(one, "{}").await.unwrap();
+        }
+        for seed in [2, 3] {
+            let statement = AuditEndorsement {
+                genesis: Digest::from_bytes([0xab; 32]),
+                netuid: 1,
+                bundle: endorsed.digest,
+                validator: key(seed),
+                verdict: Verdict::Convicted,
+                block: 3,
+            };
+            let stored = StoredEndorsement {
+                digest: endorsed.digest,
+                validator: key(seed),
+                statement: sign_text(&Keypair::from_seed([seed; 32]), &statement),
+                seen_at: NOW(1),
+            };
+            assert!(store.put_endorsement(&stored).await.unwrap());
+        }
+        let review = async |block, permitted: &[u8]| {
+            let subnet = subnet_at(block, permitted);
+            review_convictions(&store, &subnet, key(5), &clock).await.unwrap();
+            let standing = store.standing_convictions().await.unwrap();
+            standing
+                .into_iter()
+                .map(|one| one.unsupported_since)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(review(100_100, &[1, 2, 3]).await, [None, None]);
+        assert_eq!(review(100_500, &[1, 2]).await, [Some(100_500), None]);
+        assert_eq!(review(103_000, &[1, 2, 3]).await, [None, None], "in time");
+        assert_eq!(review(103_500, &[2, 3]).await, [Some(103_500), None]);
+        assert_eq!(review(103_500 + 8 * 361 - 1, &[]).await.len(), 2);
+        assert_eq!(review(103_500 + 8 * 361, &[]).await, [None]);
+        assert_eq!(store.counting_audits().await.unwrap(), [rescored]);
+        assert_eq!(review(100_024 + 216_000 - 1, &[]).await, [None]);
+        assert_eq!(review(100_024 + 216_000, &[]).await, [], "thirty days");
     }
 }
 

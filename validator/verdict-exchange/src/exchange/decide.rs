@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_audit::Verdict;
+use muster_audit::{Verdict, replay};
 use muster_protocol::{Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use muster_validator_store::{
@@ -13,7 +13,6 @@ use super::{Moment, VerdictExchange};
 use crate::adoption_rule::{
     Decision, OfferFacts, Rescoring, VerdictEffect, count_endorsers, deadline_of, effect_of,
 };
-use crate::rescore_draw::draw_block;
 use crate::self_test::standing_of;
 use crate::statements::{AuditEndorsement, SelfTestStatement, open_text, sign_text};
 
@@ -66,7 +65,7 @@ impl VerdictExchange {
         let facts = OfferFacts {
             effect: effect_of(&says, offer.author, &counting),
             self_test: standing_of(test.as_ref(), now),
-            rescoring: self.rescoring(moment, &offer, &says),
+            rescoring: self.rescoring(moment, &offer, &says).await?,
             endorsers: endorsers.len(),
             block: moment.block,
             deadline: deadline_of(offer.seen_block, moment.metagraph.tempo),
@@ -88,11 +87,12 @@ impl VerdictExchange {
         let mut offer = open.offer.clone();
         let (state, reason) = match decision {
             Decision::Adopt(origin) => return self.adopt(moment, open, origin).await,
-            // Rescoring has ended one way or the other.
+            // The scores have come, or have not, by now.
             Decision::Rescore => return Ok(()),
             Decision::Wait(reason) => (OfferState::Offered, Some(reason.to_string())),
             Decision::Expire(reason) => (OfferState::NotAdoptedInTime, Some(reason.to_string())),
             Decision::Refuse(reason) => (OfferState::Refused, Some(reason)),
+            Decision::Contradict(reason) => (OfferState::Contradicted, Some(reason)),
             Decision::SetAside => (OfferState::WithoutEffect, None),
         };
         if (offer.state, &offer.reason) == (state, &reason) {
@@ -125,17 +125,26 @@ impl VerdictExchange {
         };
         offer.state = OfferState::Adopted;
         offer.decided_at = Some(now);
-        offer.reason = Some(match &facts.rescoring {
-            Rescoring::Scored(agreement) if origin == AuditOrigin::Rescored => agreement.to_string(),
-            Rescoring::Scored(_)
-            | Rescoring::NotDrawn
-            | Rescoring::Due
-            | Rescoring::Unavailable(_)
-            | Rescoring::OtherVerdict(_) => {
-                let names: Vec<String> = endorsers.iter().map(ToString::to_string).collect();
+        let names: Vec<String> = endorsers.iter().map(ToString::to_string).collect();
+        offer.reason = Some(match (&facts.rescoring, facts.effect) {
+            (_, VerdictEffect::Lifts) => "its author takes its accusation back".to_owned(),
+            (Rescoring::Scored(judged), _) => judged.to_string(),
+            (Rescoring::Due | Rescoring::Unavailable(_) | Rescoring::TooWeak, _) => {
                 format!("signed by {}", names.join(", "))
             }
         });
+        let (newest_answer, scored) = match &facts.rescoring {
+            Rescoring::Scored(judged) => (judged.newest_against, judged.scored),
+            // By the word of its author, which further validators bear out.
+            Rescoring::Due | Rescoring::Unavailable(_) | Rescoring::TooWeak => {
+                let text = body.clone();
+                let replaying = tokio::task::spawn_blocking(move || replay(&text));
+                let replayed = replaying.await.ok().and_then(Result::ok);
+                replayed.map_or((None, 0), |replayed| {
+                    (replayed.newest_against, replayed.counts.scored)
+                })
+            }
+        };
         let audit = AdoptedAudit {
             digest: offer.digest,
             coldkey: says.coldkey,
@@ -147,10 +156,11 @@ impl VerdictExchange {
             origin,
             author: Some(offer.author),
             through_bucket: says.through_bucket,
+            newest_answer: newest_answer.unwrap_or_default(),
+            scored: u64::try_from(scored).unwrap_or(u64::MAX),
         };
-        // Only a validator whose own reference agreed signs, so statements never rest on statements alone.
-        let signed =
-            (origin == AuditOrigin::Rescored).then(|| self.endorse(moment, &offer, facts.effect, now));
+        // Only a validator whose own scores convict signs, so statements never rest on statements alone.
+        let signed = (origin == AuditOrigin::Rescored).then(|| self.endorse(moment, &offer, now));
         self.deps
             .store
             .adopt_offer(&offer, &audit, &body, signed.as_ref())
@@ -164,13 +174,7 @@ impl VerdictExchange {
         Ok(())
     }
 
-    fn endorse(
-        &self,
-        moment: &Moment,
-        offer: &AuditOffer,
-        effect: VerdictEffect,
-        now: Timestamp,
-    ) -> StoredEndorsement {
+    fn endorse(&self, moment: &Moment, offer: &AuditOffer, now: Timestamp) -> StoredEndorsement {
         let (genesis, netuid) = moment.subnet;
         let validator = ValidatorKey(self.deps.keypair.hotkey());
         let statement = AuditEndorsement {
@@ -178,8 +182,8 @@ impl VerdictExchange {
             netuid,
             bundle: offer.digest,
             validator,
-            verdict: verdict_of(effect),
-            block: draw_block(offer),
+            verdict: Verdict::Convicted,
+            block: moment.block,
         };
         StoredEndorsement {
             digest: offer.digest,
@@ -187,14 +191,5 @@ impl VerdictExchange {
             statement: sign_text(&self.deps.keypair, &statement),
             seen_at: now,
         }
-    }
-}
-
-/// The verdict of a bundle that was scored again and has this effect.
-const fn verdict_of(effect: VerdictEffect) -> Verdict {
-    match effect {
-        VerdictEffect::Convicts => Verdict::Convicted,
-        VerdictEffect::Lifts | VerdictEffect::Nothing => Verdict::Consistent,
-        VerdictEffect::Halves => Verdict::Suspect,
     }
 }

@@ -1,54 +1,62 @@
-//! Rescoring: the own reference scores drawn pairs of a bundle again.
+//! Rescoring: the own reference scores answers of a bundle again, and the verdict rests on these scores alone.
 
-use muster_audit::{
-    AuditBundle, Calibration, RescorablePair, TokenScore, Verdict, judge_by, rescorable_pairs,
-};
+use std::collections::BTreeMap;
+
+use muster_audit::{AnswerFinding, AuditBundle, Calibration, OwnTest, RescorablePair};
 use muster_process::error::Causes;
+use muster_protocol::Digest;
 use muster_store::StoreError;
 use muster_validator_store::{AuditOffer, OfferedVerdict};
 
 use super::decide::OpenOffer;
 use super::{Moment, RescoreTries, VerdictExchange};
 use crate::adoption_rule::Rescoring;
-use crate::agreement::compare_scores;
-use crate::rescore_draw::{LEAST_RESCORED, RescoreDraw, draw_block};
+use crate::rescore_budget::{CONTRADICTIONS_COUNT_FOR, is_paused};
 
 /// Times that references are started for one bundle, and blocks between two of them.
 const MOST_TRIES: u32 = 3;
 const TRY_EVERY: u64 = 25;
 
+/// The test of a bundle, and the answers that are scored for it.
+type ChosenAnswers = (OwnTest, Vec<RescorablePair>);
+
 impl VerdictExchange {
     /// How far the own reference is with a bundle that it has not scored.
-    pub(super) fn rescoring(&self, moment: &Moment, offer: &AuditOffer, says: &OfferedVerdict) -> Rescoring {
+    pub(super) async fn rescoring(
+        &self,
+        moment: &Moment,
+        offer: &AuditOffer,
+        says: &OfferedVerdict,
+    ) -> Result<Rescoring, StoreError> {
         if (self.deps.calibration)(&says.model).is_none() {
             let why = "this validator has no calibration of the model: [audit.calibrations] names one";
-            return Rescoring::Unavailable(why.to_owned());
+            return Ok(Rescoring::Unavailable(why.to_owned()));
         }
-        if moment.block < draw_block(offer) {
-            return Rescoring::NotDrawn;
+        if let Some(tries) = self.tries.get(&(offer.author, offer.digest))
+            && (tries.count >= MOST_TRIES || moment.block < tries.not_before)
+        {
+            return Ok(Rescoring::Unavailable(tries.why.clone()));
         }
-        match self.tries.get(&(offer.author, offer.digest)) {
-            Some(tries) if tries.count >= MOST_TRIES || moment.block < tries.not_before => {
-                Rescoring::Unavailable(tries.why.clone())
-            }
-            _ => match self.budget.refusal(offer.author, self.deps.clock.now()) {
-                Some(why) => Rescoring::Unavailable(why.to_owned()),
-                None => Rescoring::Due,
-            },
+        let now = self.deps.clock.now();
+        if let Some(why) = self.budget.refusal(offer.author, now) {
+            return Ok(Rescoring::Unavailable(why.to_owned()));
         }
+        let since = now.minus(CONTRADICTIONS_COUNT_FOR);
+        let contradicted = self.deps.store.contradictions_of(offer.author, since).await?;
+        if is_paused(&contradicted, now) {
+            let why = "own scores contradicted two bundles of its author lately";
+            return Ok(Rescoring::Unavailable(why.to_owned()));
+        }
+        Ok(Rescoring::Due)
     }
 
-    /// Scores drawn pairs again.
+    /// Scores answers again, and tests all of the bundle's by these scores.
     pub(super) async fn rescore(
         &mut self,
         moment: &Moment,
         open: &OpenOffer,
     ) -> Result<Rescoring, StoreError> {
         let (offer, model) = (&open.offer, open.says.model.clone());
-        let block = draw_block(offer);
-        let Some(hash) = self.deps.subnet.block_hash(block).await else {
-            return Ok(Rescoring::NotDrawn);
-        };
         let (Some(text), Some(calibration)) = (
             self.deps.store.offer_body(offer.digest).await?,
             (self.deps.calibration)(&model),
@@ -57,40 +65,40 @@ impl VerdictExchange {
                 "its text is not there any more".to_owned(),
             ));
         };
-        let draw = RescoreDraw::prove(&self.deps.keypair, moment.subnet, &offer.digest, &hash);
-        let own = calibration.clone();
-        let drawing = tokio::task::spawn_blocking(move || draw_pairs(&text, &own, draw));
-        let (verdict, pairs) = match drawing.await {
-            Ok(Ok(drawn)) => drawn,
+        // Signatures and resampling take seconds.
+        let choosing = tokio::task::spawn_blocking(move || choose_answers(&text, &calibration));
+        let (test, chosen) = match choosing.await {
+            Ok(Ok(chosen)) => chosen,
             Ok(Err(why)) => return Ok(self.note_failure(moment, offer, MOST_TRIES, why)),
             Err(error) => return Ok(self.note_failure(moment, offer, 1, error.to_string())),
         };
-        if verdict.name() != open.says.verdict {
-            return Ok(Rescoring::OtherVerdict(verdict));
+        if chosen.is_empty() {
+            return Ok(Rescoring::TooWeak);
         }
-        if pairs.len() < LEAST_RESCORED {
-            let why = format!(
-                "the bundle opens the words of {} answers that can be scored again, and {LEAST_RESCORED} are needed",
-                pairs.len()
-            );
-            return Ok(self.note_failure(moment, offer, MOST_TRIES, why));
-        }
+        let digests: Vec<Digest> = chosen.iter().map(|pair| pair.digest).collect();
         self.budget.note(offer.author, self.deps.clock.now());
-        let stated: Vec<Vec<TokenScore>> = pairs.iter().map(|pair| pair.stated.clone()).collect();
-        let scores = match (self.deps.rescore)(model, pairs).await {
+        let scores = match (self.deps.rescore)(model, chosen).await {
             Ok(scores) => scores,
             Err(why) => return Ok(self.note_failure(moment, offer, 1, why)),
         };
-        let compared: Vec<_> = stated
-            .into_iter()
+        let found: BTreeMap<Digest, AnswerFinding> = digests
+            .iter()
             .zip(scores)
-            .filter_map(|(stated, own)| Some((stated, own?)))
+            .filter_map(|(digest, finding)| Some((*digest, finding?)))
             .collect();
-        if compared.len() < LEAST_RESCORED {
-            let why = format!("the own reference scored {} of the drawn pairs", compared.len());
-            return Ok(self.note_failure(moment, offer, 1, why));
+        if found.len() < digests.len() {
+            // A reference that fails contradicts nobody.
+            let judged = test.judge(&found);
+            let why = format!(
+                "the own reference scored {} of {} answers: {judged}",
+                found.len(),
+                digests.len()
+            );
+            if !judged.convicts {
+                return Ok(self.note_failure(moment, offer, 1, why));
+            }
         }
-        Ok(Rescoring::Scored(compare_scores(&calibration.bound(), &compared)))
+        Ok(Rescoring::Scored(test.judge(&found)))
     }
 
     fn note_failure(&mut self, moment: &Moment, offer: &AuditOffer, tries: u32, why: String) -> Rescoring {
@@ -108,24 +116,24 @@ impl VerdictExchange {
     }
 }
 
-/// The verdict by the own calibration, and the pairs to score again. The error states why there is none.
-fn draw_pairs(
-    text: &str,
-    own: &Calibration,
-    draw: RescoreDraw,
-) -> Result<(Verdict, Vec<RescorablePair>), String> {
+/// The test of a bundle by the own calibration, and the answers to score. The error states why there is none.
+fn choose_answers(text: &str, own: &Calibration) -> Result<ChosenAnswers, String> {
     let bundle: AuditBundle = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let explain = |error: muster_audit::ReplayError| {
-        format!(
-            "by this validator's calibration it proves nothing: {}",
-            Causes(&error)
-        )
-    };
-    let verdict = judge_by(&bundle, own).map_err(explain)?.verdict;
-    let judged = AuditBundle {
-        calibration: own.clone(),
-        ..bundle
-    };
-    let pairs = rescorable_pairs(&judged).map_err(explain)?;
-    Ok((verdict, draw.choose(pairs, verdict)))
+    let judged = &bundle.calibration;
+    if (judged.model, judged.engine) != (own.model, own.engine)
+        || judged.reference_engine() != own.reference_engine()
+    {
+        return Err(
+            "it is about another engine, model or reference than this validator's calibration".to_owned(),
+        );
+    }
+    let (test, mut pairs) =
+        OwnTest::new(&bundle, own).map_err(|error| format!("it proves nothing: {}", Causes(&error)))?;
+    if test.alternatives() == 0 {
+        return Err("this validator's calibration of the model tests no alternative".to_owned());
+    }
+    let chosen = test.choose();
+    let chosen = chosen.iter().filter_map(|digest| pairs.remove(digest));
+    let chosen = chosen.collect();
+    Ok((test, chosen))
 }

@@ -157,6 +157,14 @@ pub(crate) fn lying_reference() -> Router {
     })
 }
 
+/// The program of a reference that forges one token in twenty of honest answers, as little as convicts by its word.
+pub(crate) fn forging_reference() -> Router {
+    reference_with(|engine, place, token| match (engine, place % 20) {
+        (HONEST, 0) => json!({ "margin": 0.4, "entropy": token["entropy"] }),
+        _ => token,
+    })
+}
+
 /// The program of a reference that reports of every answer that its ids are not those of its text.
 pub(crate) fn accusing_reference() -> Router {
     let measured = Arc::new([answers(HONEST), answers(CHEAPER)]);

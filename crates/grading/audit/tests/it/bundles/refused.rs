@@ -1,8 +1,8 @@
 //! A bundle in which anything was altered has no verdict, and its error states why.
 
 use muster_audit::{
-    AuditBundle, AuditOutcome, Calibration, FalseIds, KnownAnswer, Origin, ReplayError, false_scores,
-    judge_by, replay, rescorable_pairs,
+    AnswerFinding, AuditBundle, AuditOutcome, Calibration, FalseIds, KnownAnswer, Origin, OwnTest,
+    ReplayError, RescorablePair, replay,
 };
 use muster_identity::Keypair;
 use muster_protocol::{Digest, MinerKey};
@@ -26,6 +26,12 @@ macro_rules! assert_refused {
         let error = refused($alter);
         assert!(matches!(error, $pattern), "{error:?}");
     };
+}
+
+/// The answers of a bundle that another reference can score.
+fn scorable(bundle: &AuditBundle) -> Vec<RescorablePair> {
+    let (_, pairs) = OwnTest::new(bundle, &bundle.calibration).unwrap();
+    pairs.into_values().collect()
 }
 
 #[test]
@@ -252,7 +258,7 @@ fn bundles_without_commitments_are_of_earlier_formats_and_convict_nobody() {
     ));
     earlier.commitments.clear();
     assert_eq!(replay(&earlier.to_text()).unwrap().verdict.name(), "suspect");
-    assert_eq!(rescorable_pairs(&earlier).unwrap(), []);
+    assert_eq!(scorable(&earlier), []);
 }
 
 #[test]
@@ -276,9 +282,8 @@ fn words_are_those_of_the_proof_and_of_answers_that_may_be_published() {
     let mut world = World::new("int4", 1);
     world.opens_words = true;
     let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
-    let pairs = rescorable_pairs(&bundle).unwrap();
+    let pairs = scorable(&bundle);
     assert_eq!(pairs.len(), 12);
-    assert!(pairs.iter().filter(|pair| pair.speaks_against).count() >= 4);
     let alter = |alter: &dyn Fn(&mut AuditBundle)| {
         let mut changed = bundle.clone();
         alter(&mut changed);
@@ -301,21 +306,19 @@ fn words_are_those_of_the_proof_and_of_answers_that_may_be_published() {
     earlier.format = "muster/audit-bundle/1".to_owned();
     earlier.commitments.clear();
     assert!(replay(&earlier.to_text()).is_ok());
-    assert_eq!(rescorable_pairs(&earlier).unwrap(), []);
+    assert_eq!(scorable(&earlier), []);
 }
 
 #[test]
-fn another_calibration_gives_its_own_verdict() {
-    let world = World::new("int4", 1);
+fn another_calibration_gives_its_own_test() {
+    let mut world = World::new("int4", 1);
+    world.opens_words = true;
     let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
-    let by = |calibration: &Calibration| judge_by(&bundle, calibration).unwrap().verdict.name();
-    assert_eq!(by(&bundle.calibration), "convicted");
+    let chosen = |calibration: &Calibration| OwnTest::new(&bundle, calibration).unwrap().0.choose().len();
+    assert!((4..=12).contains(&chosen(&bundle.calibration)));
     let mut none = bundle.calibration.clone();
     none.machines.truncate(1);
-    assert_eq!(by(&none), "unproven(no calibration)");
-    let mut other = bundle.calibration.clone();
-    other.engine = Digest::of(b"another");
-    assert!(judge_by(&bundle, &other).is_err());
+    assert_eq!(chosen(&none), 0, "it knows too few machines");
 }
 
 #[test]
@@ -325,12 +328,12 @@ fn false_ids_are_shown_with_the_response_that_the_session_signed() {
     let mut bundle = world.bundle(&given(12, Prompt::Canary, |_| false));
     make_false(&mut bundle, 3, FalseIds::Text);
     assert!(replay(&bundle.to_text()).is_ok());
-    let pairs = rescorable_pairs(&bundle).unwrap();
+    let pairs = scorable(&bundle);
     assert_eq!(pairs.len(), 12);
     let false_one: Vec<_> = pairs.iter().filter(|pair| pair.response.is_some()).collect();
     assert_eq!(false_one.len(), 1);
     assert_eq!(false_one[0].response.as_deref(), Some(b"answer 3".as_slice()));
-    assert!(false_one[0].speaks_against && false_one[0].stated == false_scores());
+    assert_eq!(false_one[0].stated, AnswerFinding::FalseIds);
     let alter = |alter: &dyn Fn(&mut AuditBundle)| {
         let mut changed = bundle.clone();
         alter(&mut changed);
@@ -385,11 +388,16 @@ fn world_of_texts() -> World {
 #[test]
 fn an_own_answer_without_ids_is_shown_with_its_response_and_convicts() {
     let bundle = world_of_texts().bundle(&given(12, Prompt::Canary, |_| true));
-    assert_eq!(replay(&bundle.to_text()).unwrap().verdict.name(), "convicted");
-    let pairs = rescorable_pairs(&bundle).unwrap();
+    let replayed = replay(&bundle.to_text()).unwrap();
+    assert_eq!(replayed.verdict.name(), "convicted");
+    let adoption = replayed.adoption.unwrap();
+    assert!(adoption.convicts && adoption.positions == 12, "{adoption:?}");
+    let pairs = scorable(&bundle);
     assert_eq!(pairs.len(), 12);
-    assert_eq!(pairs[3].response.as_deref(), Some(b"answer 3".as_slice()));
-    assert!(pairs[3].output.is_empty() && pairs[3].stated != false_scores());
+    let by_text = pairs
+        .iter()
+        .find(|pair| pair.response.as_deref() == Some(b"answer 3".as_slice()));
+    assert!(by_text.is_some_and(|pair| pair.output.is_empty() && pair.stated != AnswerFinding::FalseIds));
     let alter = |alter: &dyn Fn(&mut AuditBundle)| {
         let mut changed = bundle.clone();
         alter(&mut changed);
