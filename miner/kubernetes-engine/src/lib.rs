@@ -4,6 +4,7 @@
 //! token of a lease admits one executor. The token lies in a Secret whose owner is the pod, so it goes with the pod.
 //! [`manifests`] prints what an operator applies to a cluster before a miner may use it.
 
+mod admission_policy;
 mod api_errors;
 mod capacity;
 mod cluster;
@@ -16,6 +17,7 @@ mod quantity;
 mod settings;
 mod template;
 
+pub use admission_policy::{NotPinned, PinnedImage};
 pub use cluster::{KubernetesEngine, Pool};
 pub use settings::{KubernetesSettings, SetupError};
 pub use template::TemplateError;

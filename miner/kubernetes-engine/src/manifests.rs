@@ -3,6 +3,8 @@
 use muster_protocol::ExecutorClass;
 use serde_json::{Value, json};
 
+use crate::admission_policy::{PinnedImage, admission_policy, policy_binding};
+
 /// The service account of a miner that uses the cluster.
 pub const ACCOUNT: &str = "muster-miner";
 /// The Secret from which persistent executors take their invitation, and its key.
@@ -17,8 +19,12 @@ const CONFIG: &str = "/etc/muster/executor.toml";
 pub struct ManifestOptions {
     /// The namespace of the pods.
     pub namespace: String,
+    /// Whether the miner starts a pod for each lease, for which it needs an account.
+    pub starts_leases: bool,
     /// Whether the miner may list the cluster's nodes, by which it knows how many executors find room.
     pub list_nodes: bool,
+    /// The image by digest that pods of leases run, and no other. Without one the account may start any pod.
+    pub lease_image: Option<PinnedImage>,
     /// A persistent executor on each node.
     pub persistent: Option<PersistentExecutors>,
 }
@@ -47,29 +53,42 @@ pub struct ManifestError(String);
 /// A manifest cannot be written as YAML.
 pub fn manifests(options: &ManifestOptions) -> Result<String, ManifestError> {
     let namespace = options.namespace.as_str();
-    let mut documents = vec![
-        (
-            "The namespace of the executors. They mount folders of their nodes, which a stricter level forbids.",
-            namespace_of(namespace),
-        ),
-        ("The account of the miner.", account(namespace)),
-        (
-            "The miner's rights: it starts, watches and removes pods, reads their logs, and gives each its token. It \
-             cannot read Secrets.",
-            role(namespace),
-        ),
-        (
-            "The account has those rights in this namespace.",
-            role_binding(namespace),
-        ),
-    ];
-    if options.list_nodes {
+    let mut documents = vec![(
+        "The namespace of the executors. They mount folders of their nodes, which a stricter level forbids.",
+        namespace_of(namespace),
+    )];
+    if options.starts_leases {
+        documents.extend([
+            ("The account of the miner.", account(namespace)),
+            (
+                "The miner's rights: it starts, watches and removes pods, reads their logs, and gives each its token. \
+                 It cannot read Secrets.",
+                role(namespace),
+            ),
+            (
+                "The account has those rights in this namespace.",
+                role_binding(namespace),
+            ),
+        ]);
+    }
+    if options.starts_leases && options.list_nodes {
         documents.extend([
             (
                 "Nodes belong to no namespace. Without this right the miner takes the configured count for its places.",
                 cluster_role(),
             ),
             ("The account has that right.", cluster_role_binding(namespace)),
+        ]);
+    }
+    if let Some(image) = &options.lease_image {
+        documents.extend([
+            (
+                "The account starts pods with the socket of the node's Docker engine, so a thief of its token would be \
+                 root on every node. This policy leaves it the one pod that a lease needs: this image, this \
+                 command, and two folders of the node. It needs Kubernetes 1.30.",
+                admission_policy(namespace, image),
+            ),
+            ("The policy holds in this namespace.", policy_binding(namespace)),
         ]);
     }
     if let Some(persistent) = &options.persistent {
@@ -250,10 +269,19 @@ mod tests {
 
     use super::*;
 
+    fn pinned() -> PinnedImage {
+        let digest = "ab".repeat(32);
+        format!("registry.example.org/muster@sha256:{digest}")
+            .parse()
+            .unwrap()
+    }
+
     fn all() -> ManifestOptions {
         ManifestOptions {
             namespace: "gpu-jobs".to_owned(),
+            starts_leases: true,
             list_nodes: true,
+            lease_image: Some(pinned()),
             persistent: Some(PersistentExecutors {
                 image: "registry.example.org/muster:1".to_owned(),
                 class: ExecutorClass::AlwaysOnTest,
@@ -329,28 +357,45 @@ mod tests {
     fn only_wanted_manifests_are_printed_each_in_the_namespace() {
         let least = ManifestOptions {
             list_nodes: false,
+            lease_image: None,
             persistent: None,
             ..all()
         };
         assert_eq!(documents(&least).len(), 4);
+        let kinds: Vec<String> = documents(&ManifestOptions {
+            starts_leases: false,
+            lease_image: None,
+            ..all()
+        })
+        .iter()
+        .map(|document| document["kind"].as_str().unwrap().to_owned())
+        .collect();
+        assert_eq!(
+            kinds,
+            ["Namespace", "ConfigMap", "DaemonSet"],
+            "without an account"
+        );
         let all = documents(&all());
-        assert_eq!(all.len(), 8);
+        assert_eq!(all.len(), 10);
         for document in all {
             let metadata = &document["metadata"];
             let names = [
                 &metadata["namespace"],
                 &metadata["name"],
                 &document["subjects"][0]["namespace"],
+                &document["spec"]["matchResources"]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"],
             ];
             let inside = names.iter().any(|name| **name == "gpu-jobs");
-            assert!(inside || document["kind"] == "ClusterRole", "{document}");
+            let is_of_cluster =
+                ["ClusterRole", "ValidatingAdmissionPolicy"].contains(&document["kind"].as_str().unwrap());
+            assert!(inside || is_of_cluster, "{document}");
         }
     }
 
     #[test]
     fn every_manifest_has_a_comment_and_no_line_is_long() {
         let text = manifests(&all()).unwrap();
-        assert_eq!(text.matches("---\n# ").count(), 8);
+        assert_eq!(text.matches("---\n# ").count(), 10);
         assert!(
             text.lines()
                 .filter(|line| line.starts_with('#'))

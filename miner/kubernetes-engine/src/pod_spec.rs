@@ -149,7 +149,7 @@ pub(crate) fn secret(labels: &BTreeMap<String, String>, order: &Order, pod_uid: 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::Path;
     use std::time::Duration;
 
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    fn order(lasts: Duration) -> Order {
+    pub(crate) fn order(lasts: Duration) -> Order {
         Order {
             token: ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4()),
             class: ExecutorClass::AlwaysOnTest,

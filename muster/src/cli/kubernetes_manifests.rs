@@ -1,6 +1,7 @@
 //! `muster miner manifests kubernetes`: its options, and the manifests that they ask for.
 
 use clap::Args;
+use muster_kubernetes_engine::PinnedImage;
 use muster_kubernetes_engine::manifests::{ManifestError, ManifestOptions, PersistentExecutors, manifests};
 use muster_protocol::ExecutorClass;
 
@@ -10,9 +11,16 @@ pub(crate) struct KubernetesManifests {
     /// The namespace of the executors.
     #[arg(long, default_value = "muster")]
     namespace: String,
+    /// Leave out the miner's account: it starts no pods for leases. For persistent executors alone.
+    #[arg(long, requires = "persistent", conflicts_with = "lease_image")]
+    no_leases: bool,
     /// Do not let the miner list the cluster's nodes. It then counts on as many executors as its pool says.
     #[arg(long)]
     no_nodes: bool,
+    /// Add an admission policy that leaves the miner's account the pod of a lease alone, with this image, which its
+    /// digest names (REPOSITORY@sha256:...). It needs Kubernetes 1.30.
+    #[arg(long, value_name = "IMAGE")]
+    lease_image: Option<PinnedImage>,
     /// Add a persistent executor on each node, from this image with the program `muster` and a shell.
     #[arg(long, value_name = "IMAGE", requires = "class")]
     persistent: Option<String>,
@@ -44,7 +52,9 @@ impl KubernetesManifests {
         };
         manifests(&ManifestOptions {
             namespace: self.namespace.clone(),
+            starts_leases: !self.no_leases,
             list_nodes: !self.no_nodes,
+            lease_image: self.lease_image.clone(),
             persistent,
         })
     }

@@ -71,6 +71,8 @@ fn every_manifest(target: &Target) -> String {
     let options = ManifestOptions {
         namespace: target.namespace.to_owned(),
         list_nodes: true,
+        starts_leases: true,
+        lease_image: None,
         persistent: Some(PersistentExecutors {
             image: "muster/test:1".to_owned(),
             class: ExecutorClass::AlwaysOnTest,

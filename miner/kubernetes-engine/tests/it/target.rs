@@ -87,6 +87,8 @@ impl Cluster {
     /// Applies the manifests of a miner; a client with exactly their rights.
     async fn miner(&self, namespace: &str, list_nodes: bool) -> Client {
         let text = manifests(&ManifestOptions {
+            starts_leases: true,
+            lease_image: None,
             namespace: namespace.to_owned(),
             list_nodes,
             persistent: None,
