@@ -43,8 +43,8 @@ fn base_and_key(subnet: &RunningSubnet) -> (String, String) {
     (base, key.unwrap().to_owned())
 }
 
-/// The pseudonym that the session saw with a request, by the proof in the last line of the event stream: it stands behind
-/// the tag and 120 bytes, as `docs/sealed-sessions.md` lays them out.
+/// The pseudonym that the session saw with a request, by the proof in the last line of the event stream: it stands
+/// behind the tag and 120 bytes, as `docs/sealed-sessions.md` lays them out.
 fn seen_client(body: &str) -> Option<Vec<u8>> {
     let line = body
         .lines()

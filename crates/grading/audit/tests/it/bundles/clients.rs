@@ -9,6 +9,39 @@ use muster_response_proof::{BucketNumber, ClientKey, Envelope, ResponseProof};
 
 use crate::bundles::support::{Given, Prompt, THIRD_FORMAT, World, given};
 
+/// The bundle of the documentation, of format 4.
+const DOCUMENTED: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../../tests/vectors/audit-bundle-4.json"
+);
+
+#[test]
+fn the_bundle_of_the_fourth_format_reads_and_writes_the_same_bytes_and_counts_clients() {
+    if std::env::var_os("MUSTER_WRITE_GOLDEN").is_some() {
+        let mut world = World::new("int4", 1);
+        world.ppm = 500_000;
+        let both = [
+            given(8, Prompt::Canary, |_| true),
+            of_one_client(Prompt::User, 16),
+        ];
+        let mut bundle = world.bundle(&both.concat());
+        for answer in &mut bundle.sessions[0].answers[12..] {
+            answer.beyond = true;
+        }
+        std::fs::write(DOCUMENTED, bundle.to_text()).unwrap();
+    }
+    let text = std::fs::read_to_string(DOCUMENTED).unwrap();
+    let bundle: AuditBundle = serde_json::from_str(&text).unwrap();
+    assert_eq!(bundle.to_text(), text, "its digest names these bytes");
+    assert_eq!(bundle.format, "muster/audit-bundle/4");
+    let found = replay(&text).unwrap();
+    assert_eq!(found.verdict, Verdict::Convicted, "{found:#?}");
+    let users = found.counts.audited - 8;
+    assert!((5..16).contains(&users), "{:?}", found.counts);
+    assert_eq!(found.counts.beyond_client, users - 4);
+    assert_eq!(found.missing.unwrap().answers, 12);
+}
+
 fn of_one_client(prompt: Prompt, answers: u64) -> Vec<Given> {
     let all = given(answers, prompt, |_| true).into_iter();
     all.map(|one| Given { client: 7, ..one }).collect()

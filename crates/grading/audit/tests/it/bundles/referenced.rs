@@ -195,7 +195,9 @@ fn the_bundle_of_another_reference_reads_and_writes_the_same_bytes_and_convicts(
             given(3, Prompt::User, |_| true),
         ]
         .concat();
-        std::fs::write(path, world(1).bundle(&both).to_text()).unwrap();
+        let mut third = world(1);
+        third.is_third_format = true;
+        std::fs::write(path, third.bundle(&both).to_text()).unwrap();
     }
     let text = std::fs::read_to_string(path).unwrap();
     let bundle: AuditBundle = serde_json::from_str(&text).unwrap();
