@@ -20,6 +20,8 @@ import sys
 BILLION, ONE, CAP = 10**9, 1 << 32, 49570624149
 ENTROPIES, MARGINS = [500, 1500, 3000], [0, 10_000, 50_000, 200_000, 500_000, 1_000_000, 2_000_000]
 SHARES, ALARM, CONFIRMATION, MOST = [100, 30, 10, 3], 182_500_000, 1_000, 1 << 80
+# The formats that show commitments to lists of own prompts, and missing answers.
+COMMITTING = ("muster/audit-bundle/3", "muster/audit-bundle/4")
 # In the place of an answer's counts: its session signed false ids.
 FALSE = "false ids"
 
@@ -257,7 +259,7 @@ CALIBRATION = fields({
     "known_answers": listed(fields({"request": text_of(65_536), "prompt": IDS, "output": IDS}, only=True), 64),
 })
 WORDS = fields({"prompt": IDS, "output": IDS}, {"request": maybe(ANY_TEXT), "response": maybe(ANY_TEXT)})
-UNPROVEN = fields({"bucket": whole(U64), "client": raw, "after": whole(U64)})
+UNPROVEN = fields({"bucket": whole(U64), "after": whole(U64)}, {"client": maybe(raw)})
 SCORED = listed(maybe(listed(token)))
 ANSWER = fields(
     {
@@ -271,6 +273,8 @@ ANSWER = fields(
         })),
         "words": maybe(WORDS),
         "cut": flag,
+        "client": maybe(tagged({"sealed": raw, "opened": fields({"label": raw, "salt": raw})})),
+        "beyond": flag,
     },
 )
 SHARE = fields({"miner": key, "ppm": whole(U32), "position": whole(U64), "path": DIGEST_PATH})
@@ -531,6 +535,17 @@ def check_commitments(bundle):
     return lists
 
 
+def leaf_client(given, p):
+    """What the leaf has of the client, and the label of which four answers a day are tested."""
+    client = given.get("client")
+    if client is None:
+        return p["client"], p["client"]
+    if "sealed" in client:
+        return raw(client["sealed"]), None
+    opened = client["opened"]
+    return sha(b"muster/leaf-client/1" + raw(opened["salt"]) + raw(opened["label"])), raw(opened["label"])
+
+
 def check_origin(bundle, given, h, p, lists, seen):
     """Whether the prompt is the validator's own, and whether the answer can convict."""
     origin = given["origin"]
@@ -545,13 +560,14 @@ def check_origin(bundle, given, h, p, lists, seen):
     require(sha(request) == p["input"] and (h["canaries"], canary["position"]) not in seen, "a prompt that was not answered, or twice")
     seen.add((h["canaries"], canary["position"]))
     if h["canaries"] not in lists:
-        require(bundle["format"] != "muster/audit-bundle/3", "a prompt of a list without a commitment")
+        require(bundle["format"] not in COMMITTING, "a prompt of a list without a commitment")
         return True, False
     committed, block_hash = lists[h["canaries"]]
     salt = hexes(canary["salt"], 32)
     client = sha(b"muster/own-client/2" + salt + block_hash)
     nonce = sha(b"muster/own-nonce/1" + salt + block_hash) if salt[0] >= 128 else None
-    own = p["client"] == client and p["client_nonce"] == nonce
+    own = p["client"] == client and p["client_nonce"] == nonce and client not in seen
+    seen.add(client)
     require(committed < given["bucket"] and own, "a prompt that was asked before its list was committed to, or by another client")
     return True, True
 
@@ -607,6 +623,8 @@ def nonce_state(given, p, keys, equal):
 
 # Ends of responses, and the causes of missing answers.
 COMPLETED, ENGINE_FAILED, ENGINE_SILENT = 0, 1, 2
+# In the place of a client: the validator has counted four of its answers before.
+BEYOND = "beyond"
 CAUSES = ["no_token_ids", "broken_off", "cut", "unproven"]
 
 
@@ -630,16 +648,17 @@ def delivery(given, p):
     return "no_token_ids" if asked and 200 <= p["status"] < 300 and "tokens" not in p else "whole"
 
 
-def session_trials(session, logged):
-    """The answers of one session that the test of missing ones takes: (place, client, delivery)."""
+def session_trials(session, logged, counts_itself):
+    """The answers of one session that the test of missing ones takes: (place, client, delivery); no client if the validator has counted."""
     unproven, trials = list(session.get("unproven", [])), []
     for ended in range(len(logged) + 1):
         while unproven and unproven[0]["after"] == ended:
             one = unproven.pop(0)
-            trials.append(((one["bucket"], 2**64 - 1), raw(one["client"]), "unproven"))
+            trials.append(((one["bucket"], 2**64 - 1), raw(one["client"]) if one.get("client") else None, "unproven"))
         if ended < len(logged):
             place, given, p, *_ = logged[ended]
-            trials.append((place, p["client"], delivery(given, p)))
+            counted = None if counts_itself else p["client"]
+            trials.append((place, BEYOND if given.get("beyond", False) else counted, delivery(given, p)))
     require(not unproven, "an answer without a proof at no place")
     tested, event = [], None
     for place, client, end in trials:
@@ -661,7 +680,7 @@ def missing_test(trials):
     for place, client, end in sorted(trials, key=lambda trial: trial[0]):
         stratum = client, place[0] // 288
         clients[stratum] = clients.get(stratum, 0) + 1
-        if clients[stratum] > 4:
+        if client == BEYOND or client is not None and clients[stratum] > 4:
             continue
         found["answers"] += 1
         ratio = 95 * ONE // 99
@@ -710,7 +729,8 @@ def check_log(bundle, buckets, keys):
             h = buckets.get(given["bucket"])
             require(h is not None and p["client"] is not None, "a bucket that is not there")
             numbers = struct.pack(">Q", sequence) + p["digest"] + struct.pack(">QQ", given["output_tokens"], given["earned"])
-            leaf = b"muster/answer-leaf/1" + p["session"] + numbers + p["client"]
+            stratum, label = leaf_client(given, p)
+            leaf = b"muster/answer-leaf/1" + p["session"] + numbers + stratum
             path = [raw(digest) for digest in given["path"]]
             place = given["bucket"], given["position"]
             require(by_path(sha(b"\0" + leaf), given["position"], h["answers"], path) == h["root"] and place not in places, "a leaf")
@@ -720,11 +740,12 @@ def check_log(bundle, buckets, keys):
             check_words(given, p)
             drawn = le64(sha(b"muster/draw/1" + h["draw"] + p["digest"])) * 10**6 < h["ppm"][a["miner"]] << 64
             nonce = nonce_state(given, p, keys, equal[equal_facts(p)])
-            checked.append((place, given, p, own or drawn, nonce, convicts))
+            require(given.get("client") is None or (label is not None) == (own or drawn), "a client that is hidden or shown against the rule")
+            checked.append((place, given, p, own or drawn, nonce, convicts, label))
         if checked or session.get("unproven"):
             answered.add(a["miner"])
         answers += checked
-        trials += session_trials(session, checked)
+        trials += session_trials(session, checked, bundle["format"] == "muster/audit-bundle/4")
     require(sorted(map(key, bundle["miners"])) == sorted(answered), "miners without an answer, or named twice")
     return sorted(answers, key=lambda answer: answer[0]), unlogged, trials
 
@@ -799,7 +820,14 @@ def replay(text, draws):
     earlier = not bundle.get("commitments", []) and not referenced and not has_false and not opens and not shows_missing
     plain = bundle["format"] == "muster/audit-bundle/1" and earlier and not has_words and not shown
     second = bundle["format"] == "muster/audit-bundle/2" and earlier
-    tests_missing = bundle["format"] == "muster/audit-bundle/3"
+    tests_missing = bundle["format"] in COMMITTING
+    missing = [one for session in bundle["sessions"] for one in session.get("unproven", [])]
+    if bundle["format"] == "muster/audit-bundle/4":
+        require(all(one.get("client") is None for one in missing), "a missing answer that names its client")
+    else:
+        named = all(one.get("client") is not None for one in missing)
+        hidden = any(answer.get("client") is not None or answer.get("beyond", False) for answer in answers)
+        require(named and not hidden, "clients of another format")
     require(plain or second or tests_missing, "another format")
     check_calibrations(bundle, any(is_unseeded(answer) for answer in answers))
     first, second = bundle["references"]
@@ -812,10 +840,11 @@ def replay(text, draws):
     logged, unlogged, trials = check_log(bundle, check_buckets(bundle, draws), keys)
     audited = [answer for answer in logged if answer[3]]
     clients, tested, unseeded, nonces = {}, [], [], {"derived": 0, "foreign": 0, "unchecked": 0}
-    for place, given, p, _, nonce, convicts in audited:
-        stratum = p["client"], place[0] // 288
-        clients[stratum] = clients.get(stratum, 0) + 1
-        if clients[stratum] <= 4:
+    for place, given, p, _, nonce, convicts, label in audited:
+        stratum = label, place[0] // 288
+        if not convicts:
+            clients[stratum] = clients.get(stratum, 0) + 1
+        if convicts or clients[stratum] <= 4:
             cells = scores(given, p, nonce, bundle["calibration"])
             if is_unseeded(given):
                 unseeded.append(cells)
@@ -829,7 +858,7 @@ def replay(text, draws):
         without_seed = test(unseeded, other.plain if other.level > 0 else [])
     own = [
         own_cells(given, nonce, scores(given, p, nonce, bundle["calibration"]))
-        for _, given, p, _, nonce, convicts in logged
+        for _, given, p, _, nonce, convicts, _ in logged
         if convicts
     ]
     everything = test([cells for _, cells in tested], calibration.plain)

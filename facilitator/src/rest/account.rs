@@ -80,7 +80,7 @@ pub(super) async fn remove(
         (Account::Hotkey(_), Credential::Hotkey) | (Account::Named(_), _) => {}
     }
     let now = service.clock.now();
-    let client = models.gateway_pseudonym(caller.account());
+    let client = models.gateway_name(caller.account());
     match service.store.delete_account(&caller.actor, &client, now).await? {
         AccountDeletion::Begun => {}
         AccountDeletion::OpenJobs(open) => {

@@ -28,9 +28,10 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Reports that a streamed answer is not the model's.
 ///
 /// Both ids of the body are those of the job that the answer's proof names, and `details.answer` has the proof
-/// (`proof`) and, if the user shows them to the validator, the words of the exchange (`words`: `request`, `response`
-/// and `content_type`, the bodies in base64). The validator audits the answers of the session's miner; with the words,
-/// it has this answer scored, too.
+/// (`proof`), the nonce that `/v1/proofs/{id}` states beside it if the request named none (`pseudonym_nonce`) and, if
+/// the user shows them to the validator, the words of the exchange (`words`: `request`, `response` and `content_type`,
+/// the bodies in base64). The validator audits the answers of the session's miner; with the words, it has this answer
+/// scored, too.
 #[utoipa::path(post, path = "/api/v1/cheated-answer/", operation_id = "cheated_answer", tag = "models",
     request_body = ReportCheat, security(("bearer" = [])),
     responses((status = 201, body = Message), ApiRejection))]
@@ -43,15 +44,21 @@ pub(super) async fn report_answer(
     let (parts, body) = request.into_parts();
     let body = json_body::read_json(&parts.headers, body).await?;
     let (report, signed) = parse_answer_report(&body)?;
-    let proof = read_answer(&report)?;
+    let (answer, proof) = read_answer(&report)?;
     let job = report.job_uuid;
     let frame = service.sign_report(&caller.actor, &parts.headers, report, &signed)?;
-    // The gateway shows the session whose answer it is: by the account's pseudonym.
-    if proof.client != Some(models.gateway_pseudonym(caller.account())) {
-        return Err(ApiRejection::error(
-            StatusCode::NOT_FOUND,
-            "Answer not found".to_owned(),
-        ));
+    // The session saw a pseudonym of the request, which the account opens.
+    match models.is_answer_to(caller.account(), &answer, &proof) {
+        Some(true) => {}
+        Some(false) => {
+            let reason = "Answer not found".to_owned();
+            return Err(ApiRejection::error(StatusCode::NOT_FOUND, reason));
+        }
+        None => {
+            let reason = "It must have answer.pseudonym_nonce: the nonce that /v1/proofs/ID states beside the proof, \
+                          because the request named none.";
+            return Err(wrong_field("details", reason.to_owned()).into());
+        }
     }
     let now = service.clock.now();
     let made = service
@@ -75,14 +82,9 @@ pub(super) async fn report_answer(
 }
 
 /// The proof of the reported answer, if the report names its session and shows the words that the proof names.
-fn read_answer(report: &ReportCheat) -> Result<ResponseProof, BodyRejection> {
-    let wrong = |field: &'static str, reason: String| {
-        let mut errors = FieldErrors::new();
-        errors.insert(field, vec![reason]);
-        BodyRejection::Fields(errors)
-    };
+fn read_answer(report: &ReportCheat) -> Result<(ReportedAnswer, ResponseProof), BodyRejection> {
     let unreadable = || {
-        wrong(
+        wrong_field(
             "details",
             "It must have answer.proof: the proof of an answer, as /v1/proofs/ID states it.".to_owned(),
         )
@@ -91,14 +93,20 @@ fn read_answer(report: &ReportCheat) -> Result<ResponseProof, BodyRejection> {
     let proof = answer.statement().ok_or_else(unreadable)?;
     if proof.job != report.job_uuid {
         let reason = format!("It must be the job of the proof, {}.", proof.job);
-        return Err(wrong("job_uuid", reason));
+        return Err(wrong_field("job_uuid", reason));
     }
     if let Some(words) = &answer.words {
         words
             .check(&proof)
-            .map_err(|rejection| wrong("details", format!("{rejection}.")))?;
+            .map_err(|rejection| wrong_field("details", format!("{rejection}.")))?;
     }
-    Ok(proof)
+    Ok((answer, proof))
+}
+
+fn wrong_field(field: &'static str, reason: String) -> BodyRejection {
+    let mut errors = FieldErrors::new();
+    errors.insert(field, vec![reason]);
+    BodyRejection::Fields(errors)
 }
 
 /// Returns what the report of an answer of this session's job led to.

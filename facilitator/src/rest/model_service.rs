@@ -11,7 +11,7 @@ use muster_facilitator_core::credentials::Account;
 use muster_gateway_client::{ForwardError, ForwardReport, ForwardRequest, GatewayClient, bearer_token};
 use muster_openai::OpenAiError;
 use muster_protocol::{Digest, ValidatorKey};
-use muster_response_proof::client_pseudonym;
+use muster_response_proof::{ClientKey, ReportedAnswer, ResponseProof, client_pseudonym};
 use muster_store::StoreError;
 
 use super::authentication::Admission;
@@ -106,8 +106,27 @@ impl ModelService {
         Digest::of(&named)
     }
 
+    /// The key of an account at one validator's gateway, which gives each of its requests a pseudonym of its own.
+    pub(super) fn client_key(&self, account: &Account, validator: &ValidatorKey) -> ClientKey {
+        ClientKey::of_account(&self.client_secret, validator, &account.to_string())
+    }
+
+    /// Whether an answer was given to an account; `None` if the report lacks the nonce that opens the pseudonym.
+    /// Gateways of earlier releases showed the name of the account.
+    pub(super) fn is_answer_to(
+        &self,
+        account: &Account,
+        reported: &ReportedAnswer,
+        proof: &ResponseProof,
+    ) -> Option<bool> {
+        if proof.client == Some(self.gateway_name(account)) {
+            return Some(true);
+        }
+        reported.is_of(proof, &self.client_key(account, &proof.audience))
+    }
+
     /// The name under which gateways keep an account's answers: the pseudonym, sent by this facilitator.
-    pub(super) fn gateway_pseudonym(&self, account: &Account) -> Digest {
+    pub(super) fn gateway_name(&self, account: &Account) -> Digest {
         let key = self.gateway_client.key();
         client_pseudonym(key.as_bytes(), self.pseudonym(account).as_bytes())
     }

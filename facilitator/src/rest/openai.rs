@@ -17,6 +17,7 @@ use muster_openai::OpenAiError;
 use serde_json::{Value, json};
 
 use super::model_service::ModelService;
+use crate::gateways::ReachableGateway;
 use muster_facilitator_store::TokenPair;
 
 /// The largest request, in bytes. Gateways accept less.
@@ -106,12 +107,13 @@ async fn try_forward_completion(
         .filter(|gateway| gateway.announced.serves(&model))
         .take(MAX_TRIES)
         .collect();
-    let forwarded = ForwardRequest {
+    let forwarded = |gateway: &ReachableGateway| ForwardRequest {
         client: service.pseudonym(&account),
-        method: parts.method,
+        client_key: service.client_key(&account, &gateway.validator),
+        method: parts.method.clone(),
         path: path_and_query(&parts.uri),
-        headers: parts.headers,
-        body,
+        headers: parts.headers.clone(),
+        body: body.clone(),
         head_limit: if is_stream {
             service.head_limit
         } else {
@@ -129,7 +131,7 @@ async fn try_forward_completion(
     if serving.is_empty() {
         return Err(last);
     }
-    let counted = service.reserve(&account, &model, &forwarded.body).await?;
+    let counted = service.reserve(&account, &model, &body).await?;
     for gateway in serving {
         let counted = Arc::clone(&counted);
         let report = move |passed: ForwardReport| {
@@ -139,7 +141,7 @@ async fn try_forward_completion(
             };
             counted.settle(passed.status.is_success().then_some(used));
         };
-        match service.ask(&gateway, forwarded.clone(), report).await {
+        match service.ask(&gateway, forwarded(&gateway), report).await {
             Ok(response) => return Ok(response),
             // This gateway does not answer, but the next one may.
             Err(error) => last = error.to_openai(),
@@ -235,6 +237,7 @@ async fn try_forward_proof(service: &ModelService, request: Request) -> Result<R
     for gateway in service.gateways(&parts).await? {
         let forwarded = ForwardRequest {
             client: service.pseudonym(&account),
+            client_key: service.client_key(&account, &gateway.validator),
             method: Method::GET,
             path: format!("/v1/proofs/{id}"),
             headers: parts.headers.clone(),

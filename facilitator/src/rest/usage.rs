@@ -33,7 +33,7 @@ pub(super) async fn usage(
     State(service): State<Arc<ModelService>>,
     caller: Caller<ReadRight>,
 ) -> Result<Json<UsageList>, ApiRejection> {
-    let (store, client) = (&service.usage.store, service.gateway_pseudonym(caller.account()));
+    let (store, client) = (&service.usage.store, service.gateway_name(caller.account()));
     Ok(Json(UsageList {
         results: store.list_usage(caller.account(), USAGE_ROWS).await?,
         refunded: store.list_refunds(&client, USAGE_ROWS).await?,

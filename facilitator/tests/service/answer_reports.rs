@@ -8,8 +8,8 @@ use muster_protocol::wire::checks::{CheckOrigin, CheckState, JobCheck};
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::{AttemptId, Digest, JobId, Timestamp, ValidatorKey};
 use muster_response_proof::{
-    Envelope, GatewayToken, HashScheme, ReportedAnswer, RequestNonce, ResponseProof, SessionId, StreamEnd,
-    Text, client_pseudonym, hash_chunk, root_of, seal,
+    ClientKey, Envelope, GatewayToken, HashScheme, ReportedAnswer, RequestNonce, ResponseProof, SessionId,
+    StreamEnd, Text, client_pseudonym, hash_chunk, root_of, seal,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -89,23 +89,29 @@ async fn a_reported_answer_reaches_its_validator_and_its_finding_the_account() {
     );
     validator.send_message(&notice(&url)).await;
     announced(&user).await;
-    // The gateway receives the pseudonym under which the account asks.
+    // The gateway receives the key that gives the account's requests their pseudonyms.
     let ask = json!({"model": "org/tiny", "stream": true, "messages": []});
     let answer = user.send(Method::POST, "/v1/chat/completions", Some(&ask)).await;
     assert_eq!(answer.status(), 200);
-    let bearer = gateway.heard()[0].0["authorization"].to_str().unwrap().to_owned();
-    let token = Envelope::<GatewayToken>::from_text(bearer.trim_start_matches("Bearer ")).unwrap();
-    let stated = token.statement().unwrap();
-    let client = client_pseudonym(stated.facilitator.as_bytes(), stated.client.as_bytes());
+    let key = key_of(&gateway);
+    let drawn = RequestNonce::from_bytes([9; 32]);
     let job = JobId::from_uuid(Uuid::from_u128(2));
-    let proven = proof(job, client);
-    let good = body(job, &proven, ANSWERED);
+    let proven = proof(job, key.pseudonym(&Digest::of(ASKED), &drawn));
+    let opened = |nonce: Option<RequestNonce>| {
+        let mut report = body(job, &proven, ANSWERED);
+        if let Some(nonce) = nonce {
+            report["details"]["answer"]["pseudonym_nonce"] = json!(nonce.hex());
+        }
+        report
+    };
+    let good = opened(Some(drawn));
 
     let path = format!("/api/v1/answers/{job}/check/");
     let finding = async |of: &User| read_json(of.get(&path).send().await.unwrap()).await;
     assert_eq!(finding(&user).await.0, 404, "nothing was reported");
     let elsewhere = JobId::from_uuid(Uuid::from_u128(9));
-    let wrong: [(&str, Value); 4] = [
+    let wrong: [(&str, Value); 5] = [
+        ("details", opened(None)),
         ("job_uuid", body(elsewhere, &proven, ANSWERED)),
         ("details", body(job, "no proof", ANSWERED)),
         ("details", body(job, &proven, b"other words")),
@@ -117,6 +123,13 @@ async fn a_reported_answer_reaches_its_validator_and_its_finding_the_account() {
     }
     let foreign = report(&facilitator, &other, &good).await;
     assert_eq!(foreign, (404, json!({"error": "Answer not found"})));
+    let another = report(
+        &facilitator,
+        &user,
+        &opened(Some(RequestNonce::from_bytes([8; 32]))),
+    )
+    .await;
+    assert_eq!(another, foreign, "the nonce opens another pseudonym");
 
     let taken = report(&facilitator, &user, &good).await;
     assert_eq!(taken, (201, json!({"message": "Answer reported as cheated"})));
@@ -149,6 +162,49 @@ async fn a_reported_answer_reaches_its_validator_and_its_finding_the_account() {
         404,
         "another account has reported nothing"
     );
+}
+
+/// The key with which the account's first request came to the gateway.
+fn key_of(gateway: &Gateway) -> ClientKey {
+    let key = gateway.heard()[0].0["muster-client-key"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    ClientKey::from_hex(&key).unwrap()
+}
+
+#[tokio::test]
+async fn an_account_has_a_key_at_each_validator_that_no_client_chooses() {
+    let facilitator = Facilitator::start().await;
+    let (first, url) = Gateway::open().await;
+    let (second, other_url) = Gateway::open().await;
+    let mut of_first = Validator::connect(&facilitator, "Validator").await;
+    let mut of_second = Validator::connect(&facilitator, "Other").await;
+    let user = User::login(&facilitator, "User").await;
+    of_first.send_message(&notice(&url)).await;
+    of_second.send_message(&notice(&other_url)).await;
+    announced(&user).await;
+    let ask = json!({"model": "org/tiny", "stream": true, "messages": []});
+    for (name, gateway) in [("Validator", &first), ("Other", &second)] {
+        let asked = async || {
+            let request = user.request(Method::POST, "/v1/chat/completions", Some(&ask));
+            let request = request.header("muster-validator", key(name).hotkey().to_string());
+            let request = request.header("muster-client-key", "00".repeat(32));
+            let status = request.send().await.unwrap().status();
+            (status == 200).then_some(())
+        };
+        until(asked).await;
+        assert_eq!(
+            gateway.heard()[0].0.get_all("muster-client-key").iter().count(),
+            1
+        );
+    }
+    assert_ne!(
+        key_of(&first),
+        key_of(&second),
+        "one validator cannot open the requests to another"
+    );
+    assert_ne!(key_of(&first), ClientKey::from_bytes([0; 32]));
 }
 
 fn answer_proof(text: &str) -> ResponseProof {

@@ -7,8 +7,11 @@
     reason = "helpers and sections of tests fail as tests do"
 )]
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use muster_testbed::wait_for;
 use muster_tests::{Output, RunningSubnet, program_from_env, python, run};
 use serde_json::Value;
@@ -38,6 +41,18 @@ fn base_and_key(subnet: &RunningSubnet) -> (String, String) {
     let base = format!("http://{}/v1", subnet.field("facilitator").unwrap());
     let key = made.get("key").and_then(Value::as_str);
     (base, key.unwrap().to_owned())
+}
+
+/// The pseudonym that the session saw with a request, by the proof in the last line of the event stream: it stands
+/// behind the tag and 120 bytes, as `docs/sealed-sessions.md` lays them out.
+fn seen_client(body: &str) -> Option<Vec<u8>> {
+    let line = body
+        .lines()
+        .find_map(|line| line.strip_prefix(": muster-proof "))?;
+    let statement = STANDARD.decode(line.trim()).ok()?;
+    let fields = statement.strip_prefix(b"muster/response-proof/1")?;
+    let (flag, client) = (fields.get(120)?, fields.get(121..153)?);
+    (*flag == 1).then(|| client.to_vec())
 }
 
 /// The validator's metrics.
@@ -167,6 +182,10 @@ pub(crate) fn a_chat_in_the_terminal_shows_what_each_answer_is_worth_and_a_chang
         assert!(refused.stdout.contains(&format!("another {of}")), "{refused:?}");
     }
 
+    // Its account opens the pseudonym, so the facilitator and the validator take its report.
+    let reported = subnet.muster(&["proof", "report", file]).unwrap();
+    assert_eq!(reported.code, Some(0), "{reported:?}\n{}", logs(subnet));
+
     let sessions = json(&subnet.muster(&["session", "ls", "--json"]).unwrap());
     assert_eq!(
         (&sessions["models"][0]["model"], &sessions["models"][0]["live"]),
@@ -197,6 +216,7 @@ pub(crate) fn curl_sees_the_words_one_by_one_and_the_proof_last_whichever_http_i
             &key,
         )
     };
+    let mut seen = BTreeSet::new();
     for (http, status) in [
         ("--http1.1", "HTTP/1.1 200"),
         // Without a TLS handshake nothing negotiates that HTTP/2 is spoken: the client has to know it.
@@ -213,6 +233,8 @@ pub(crate) fn curl_sees_the_words_one_by_one_and_the_proof_last_whichever_http_i
             body.find("\n: muster-proof ").unwrap(),
         );
         assert!(words[2] < Some(done) && done < proof, "{body}");
+        // Two equal requests of one account: the miner has seen two clients.
+        assert!(seen.insert(seen_client(body).unwrap()), "{body}");
     }
     // The same question again comes from the session that is there: nothing waits.
     let again = ask("--http1.1");

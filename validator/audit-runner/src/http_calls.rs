@@ -87,8 +87,8 @@ struct ModelChoice {
     model: Option<String>,
 }
 
-/// A leaf of a bucket: the facts that its miner knows too, and whether the answer was drawn. The client's pseudonym is
-/// in the miner's own proof.
+/// A leaf of a bucket: the facts that its miner knows too, and whether the answer was drawn. The commitment to the
+/// client stays out, as its miner has it in a notice.
 #[derive(Debug, Serialize)]
 struct LeafView {
     hash: Option<Digest>,

@@ -28,6 +28,7 @@ pub(crate) fn answer(miner: u8, sequence: u64) -> LoggedAnswer {
         miner: MinerKey(key(miner)),
         attestation: "attested".to_owned(),
         client: Digest::of(b"client"),
+        client_key: None,
         model: "tiny".to_owned(),
         proof: "proof".to_owned(),
         sequence,

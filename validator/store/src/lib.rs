@@ -169,6 +169,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "life of convictions",
             include_str!("../migrations/0037_life_of_convictions.sql"),
         ),
+        (
+            38,
+            "request pseudonyms",
+            include_str!("../migrations/0038_request_pseudonyms.sql"),
+        ),
     ])
 });
 

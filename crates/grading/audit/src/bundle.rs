@@ -3,6 +3,7 @@
 
 use muster_identity::ProvenOutput;
 use muster_protocol::{Digest, Hotkey, MinerKey, ValidatorKey, canonical};
+use muster_response_proof::ClientOpening;
 use serde::{Deserialize, Serialize};
 
 use crate::calibration::Calibration;
@@ -11,10 +12,13 @@ use crate::margin_cells::TokenScore;
 use crate::nonce_keys::RevealedNonceKey;
 
 /// The format and version of a bundle. It changes with every change of the rules or their constants.
-pub const BUNDLE_FORMAT: &str = "muster/audit-bundle/3";
-/// The format whose bundles show no commitments to lists of own prompts, no false ids, no missing answers and no other
-/// reference than the whitelisted image. They are replayed by the same rules without the test of missing answers, and
-/// convict nobody.
+pub const BUNDLE_FORMAT: &str = "muster/audit-bundle/4";
+/// The format whose leaves name the pseudonym in the proof, and whose missing answers name a client. It is replayed by
+/// the same rules.
+pub(crate) const BUNDLE_FORMAT_3: &str = "muster/audit-bundle/3";
+/// The format before that one, whose bundles show no commitments to lists of own prompts, no false ids, no missing
+/// answers and no other reference than the whitelisted image. They are replayed by the same rules without the test of
+/// missing answers, and convict nobody.
 pub(crate) const BUNDLE_FORMAT_2: &str = "muster/audit-bundle/2";
 /// The format before that one, whose bundles open no words and show no keys of nonces either.
 pub(crate) const BUNDLE_FORMAT_1: &str = "muster/audit-bundle/1";
@@ -126,8 +130,10 @@ pub struct SessionEvidence {
 pub struct UnprovenAnswer {
     /// The bucket in which it would stand.
     pub bucket: u64,
-    /// The pseudonym of the client.
-    pub client: Digest,
+    /// The pseudonym of the client, in bundles of earlier formats. Since then the validator leaves out what is beyond
+    /// the first four of a client and day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<Digest>,
     /// The number of the session's `answers` that ended before it.
     pub after: u64,
 }
@@ -158,6 +164,24 @@ pub struct AnswerEvidence {
     /// Whether the connection ended before the answer did although the client was there, by the validator's word.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cut: bool,
+    /// The client in its leaf; `None` of an answer that an earlier release logged, whose leaf names the proof's
+    /// pseudonym.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<LoggedClient>,
+    /// Whether it is beyond the first four answers of its client and day in the bundle, by the validator's word: the
+    /// test of missing answers leaves it out.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub beyond: bool,
+}
+
+/// The client to which the leaf of an answer commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoggedClient {
+    /// The commitment, of an answer that is not audited.
+    Sealed(Digest),
+    /// Its content, of an audited one.
+    Opened(ClientOpening),
 }
 
 /// The words of an answer that may be published, as ids of tokens whose digests the session's proof names, or as the
@@ -292,6 +316,11 @@ impl AuditBundle {
     pub fn to_text(&self) -> String {
         // A struct of texts, integers and lists always has a JSON form.
         canonical::sorted_compact_of(self).unwrap_or_default()
+    }
+
+    /// Whether it shows the commitments to lists of own prompts, and what the test of missing answers reads.
+    pub(crate) fn shows_commitments(&self) -> bool {
+        [BUNDLE_FORMAT, BUNDLE_FORMAT_3].contains(&self.format.as_str())
     }
 
     /// The digest of a text, which names the bundle.

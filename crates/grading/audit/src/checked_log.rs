@@ -10,7 +10,9 @@ use muster_response_proof::{
 };
 
 use crate::answer_draw::BucketDraw;
-use crate::bundle::{AnswerEvidence, AuditBundle, BUNDLE_FORMAT, BucketEvidence, Origin, SessionEvidence};
+use crate::bundle::{
+    AnswerEvidence, AuditBundle, BUNDLE_FORMAT, BucketEvidence, LoggedClient, Origin, SessionEvidence,
+};
 use crate::checked_answer::{CheckedAnswer, NonceState};
 use crate::missing_answers::{
     Delivery, MissingCause, MissingTrial, delivery_of, order_trials, separate_events,
@@ -71,7 +73,13 @@ pub(crate) fn check_log(bundle: &AuditBundle) -> Result<CheckedLog<'_>, ReplayEr
             shown.insert(attested.statement.miner);
         }
         let logged = answers.get(first..).unwrap_or_default();
-        trials.extend(separate_events(session_trials(place, session, logged)?));
+        let counts_itself = bundle.format == BUNDLE_FORMAT;
+        trials.extend(separate_events(session_trials(
+            place,
+            session,
+            logged,
+            counts_itself,
+        )?));
     }
     check_miners(bundle, &shown)?;
     answers.sort_by_key(|answer| (answer.evidence.bucket, answer.evidence.position));
@@ -96,11 +104,13 @@ fn check_miners(bundle: &AuditBundle, shown: &BTreeSet<MinerKey>) -> Result<(), 
     }
 }
 
-/// The answers of a session as the test of missing ones sees them, in the order of their ends.
+/// The answers of a session as the test of missing ones sees them, in the order of their ends. `counts_itself` states
+/// whether the validator has counted the answers of clients, whom the log does not show.
 fn session_trials(
     place: usize,
     session: &SessionEvidence,
     logged: &[CheckedAnswer<'_>],
+    counts_itself: bool,
 ) -> Result<Vec<MissingTrial>, ReplayError> {
     let mut unproven = session.unproven.iter().peekable();
     let mut trials = Vec::new();
@@ -109,13 +119,15 @@ fn session_trials(
             trials.push(MissingTrial {
                 place: (missing.bucket, u64::MAX),
                 client: missing.client,
+                is_beyond: false,
                 delivery: Delivery::Missing(MissingCause::Unproven),
             });
         }
         if let Some(answer) = logged.get(ended) {
             trials.push(MissingTrial {
                 place: (answer.evidence.bucket, answer.evidence.position),
-                client: answer.stratum,
+                client: (!counts_itself).then_some(answer.stratum),
+                is_beyond: answer.evidence.beyond,
                 delivery: delivery_of(answer),
             });
         }
@@ -208,6 +220,8 @@ struct SeenPlaces {
     proofs: BTreeSet<Digest>,
     leaves: BTreeSet<(u64, u64)>,
     canaries: BTreeSet<(Digest, u64)>,
+    /// The pseudonyms of own prompts: one prompt asked twice would count twice.
+    own_clients: BTreeSet<Digest>,
 }
 
 fn check_buckets(bundle: &AuditBundle) -> Result<BTreeMap<u64, CheckedBucket>, ReplayError> {
@@ -256,7 +270,7 @@ fn check_commitments(bundle: &AuditBundle) -> Result<CommittedLists, ReplayError
     }
     Ok(CommittedLists {
         by_root,
-        are_shown: bundle.format == BUNDLE_FORMAT,
+        are_shown: bundle.shows_commitments(),
     })
 }
 
@@ -395,7 +409,7 @@ impl AttestedSession {
         let (session, sequence) = (proof.session, proof.sequence);
         let misplaced = || ReplayError::Leaf { session, sequence };
         let bucket = buckets.get(&evidence.bucket).ok_or_else(misplaced)?;
-        let stratum = check_leaf(bucket, evidence, &proof, digest).ok_or_else(misplaced)?;
+        let client = check_leaf(bucket, evidence, &proof, digest).ok_or_else(misplaced)?;
         if !seen.leaves.insert((evidence.bucket, evidence.position)) {
             return Err(misplaced());
         }
@@ -408,36 +422,63 @@ impl AttestedSession {
             .ok_or(ReplayError::Share {
                 bucket: evidence.bucket,
             })?;
+        let is_audited = origin.is_own || bucket.draw.draws(&digest, *ppm);
+        let stratum = shown_stratum(client, is_audited).ok_or(ReplayError::Client { session, sequence })?;
         Ok(CheckedAnswer {
             evidence,
             proof,
             digest,
             stratum,
-            is_audited: origin.is_own || bucket.draw.draws(&digest, *ppm),
+            is_audited,
             publicity: origin.publicity,
             nonce: NonceState::Unchecked,
         })
     }
 }
 
-/// The stratum of an answer that stands in the log where it says.
+/// The client in the leaf of an answer.
+enum LeafClient {
+    /// The pseudonym that its proof states, as earlier releases logged it.
+    Stated(Digest),
+    Committed(LoggedClient),
+}
+
+/// The stratum of an answer; `None` if an audited one hides its client, or one that is not audited shows it.
+fn shown_stratum(client: LeafClient, is_audited: bool) -> Option<Digest> {
+    match client {
+        LeafClient::Stated(pseudonym) => Some(pseudonym),
+        LeafClient::Committed(LoggedClient::Sealed(commitment)) => (!is_audited).then_some(commitment),
+        LeafClient::Committed(LoggedClient::Opened(opening)) => is_audited.then_some(opening.label),
+    }
+}
+
+/// The client of an answer that stands in the log where it says.
 fn check_leaf(
     bucket: &CheckedBucket,
     evidence: &AnswerEvidence,
     proof: &ResponseProof,
     digest: Digest,
-) -> Option<Digest> {
+) -> Option<LeafClient> {
+    // A gateway logs answers to clients only.
+    let stated = proof.client?;
+    let (client, stratum) = match evidence.client {
+        None => (LeafClient::Stated(stated), stated),
+        Some(committed @ LoggedClient::Sealed(commitment)) => (LeafClient::Committed(committed), commitment),
+        Some(committed @ LoggedClient::Opened(opening)) => {
+            (LeafClient::Committed(committed), opening.commitment())
+        }
+    };
     let leaf = AnswerLeaf {
         session: proof.session,
         sequence: proof.sequence,
         proof: digest,
         output_tokens: evidence.output_tokens,
         earned: evidence.earned,
-        stratum: proof.client?,
+        stratum,
     };
     let header = &bucket.header;
     let root = root_by_path(leaf.hash(), evidence.position, header.answers, &evidence.path)?;
-    (root == header.root).then_some(leaf.stratum)
+    (root == header.root).then_some(client)
 }
 
 /// The origin of an answer's prompt, as far as it was checked.
@@ -476,7 +517,8 @@ fn check_origin(
             let is_before = *committed < evidence.bucket;
             let is_own = proof.client == Some(canary.client(block_hash))
                 && proof.client_nonce == canary.client_nonce(block_hash);
-            (is_before && is_own).then_some(Publicity::Public)?
+            let is_alone = seen.own_clients.insert(canary.client(block_hash));
+            (is_before && is_own && is_alone).then_some(Publicity::Public)?
         }
         None if lists.are_shown => return None,
         // Its validator may have chosen the prompt's salt for a seed on which honest rounding shows.

@@ -10,12 +10,13 @@ use muster_response_proof::DAY_BUCKETS;
 const CLIENT_DAY_ANSWERS: u32 = 4;
 
 /// Counts the answers of each client and day, of which the first four are tested.
-#[derive(Debug, Default)]
-pub(crate) struct ClientDays(BTreeMap<(Digest, u64), u32>);
+#[derive(Clone, Debug, Default)]
+pub struct ClientDays(BTreeMap<(Digest, u64), u32>);
 
 impl ClientDays {
-    /// Whether a further answer of this client in this bucket is tested.
-    pub(crate) fn admit(&mut self, client: Digest, bucket: u64) -> bool {
+    /// Counts a further answer of this client in this bucket, and returns whether it is one of the first four of its
+    /// day.
+    pub fn admit(&mut self, client: Digest, bucket: u64) -> bool {
         let count = self.0.entry((client, bucket / DAY_BUCKETS)).or_default();
         *count += 1;
         *count <= CLIENT_DAY_ANSWERS

@@ -38,8 +38,8 @@ pub use audit_report::{AuditReport, report_bundle};
 pub use audit_share::{AuditedMiner, DETECTION_ANSWERS, GAIN_PER_MILLE, unvested_answers};
 pub use bundle::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, FalseIds, ListCommitment,
-    MAX_BUNDLE_BYTES, OpenedShare, OpenedText, Origin, ReferenceMachine, SessionEvidence, UnprovenAnswer,
-    UnusableReason,
+    LoggedClient, MAX_BUNDLE_BYTES, OpenedShare, OpenedText, Origin, ReferenceMachine, SessionEvidence,
+    UnprovenAnswer, UnusableReason,
 };
 pub use calibration::{
     Alternative, CALIBRATION_FORMAT, Calibration, CalibrationError, CalibrationLevel, EngineSampler,
@@ -47,6 +47,7 @@ pub use calibration::{
     Statistic,
 };
 pub use canaries::{Canary, CanaryList, OpenedCanary};
+pub use client_days::ClientDays;
 pub use detection_curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, draw_curve};
 pub use e_process::{ALARM, CONFIRMATION, EProcess, LEAST_LOG2, Restart, SHARES};
 pub use honest_bound::HonestBound;

@@ -57,8 +57,10 @@ pub enum Delivery {
 pub(crate) struct MissingTrial {
     /// Bucket and position; those of one bucket that stand in no log come last.
     pub(crate) place: (u64, u64),
-    /// The pseudonym of the client.
-    pub(crate) client: Digest,
+    /// The client, of which four a day are tested; `None` if the validator has counted.
+    pub(crate) client: Option<Digest>,
+    /// Whether the validator has found it beyond them.
+    pub(crate) is_beyond: bool,
     pub(crate) delivery: Delivery,
 }
 
@@ -217,7 +219,12 @@ pub(crate) fn order_trials(mut trials: Vec<MissingTrial>) -> Vec<Delivery> {
     let mut days = ClientDays::default();
     trials
         .into_iter()
-        .filter(|trial| days.admit(trial.client, trial.place.0))
+        .filter(|trial| {
+            !trial.is_beyond
+                && trial
+                    .client
+                    .is_none_or(|client| days.admit(client, trial.place.0))
+        })
         .map(|trial| trial.delivery)
         .collect()
 }
@@ -299,7 +306,8 @@ mod tests {
     fn trial(bucket: u64, position: u64, client: u8, delivery: Delivery) -> MissingTrial {
         MissingTrial {
             place: (bucket, position),
-            client: Digest::of(&[client]),
+            client: Some(Digest::of(&[client])),
+            is_beyond: false,
             delivery,
         }
     }
@@ -327,6 +335,13 @@ mod tests {
         assert_eq!(order_trials(of_one).len(), 4);
         let next_day = [trial(0, 0, 1, CUT), trial(288, 0, 1, CUT)];
         assert_eq!(order_trials(next_day.to_vec()).len(), 2);
+        let counted = |at, is_beyond| MissingTrial {
+            client: None,
+            is_beyond,
+            ..trial(at, 0, 1, CUT)
+        };
+        let by_word: Vec<MissingTrial> = (0..20).map(|at| counted(at, at >= 7)).collect();
+        assert_eq!(order_trials(by_word).len(), 7, "the validator has counted");
         let unordered = [trial(9, 0, 1, CUT), trial(3, 1, 2, Delivery::Whole)];
         assert_eq!(order_trials(unordered.to_vec()), [Delivery::Whole, CUT]);
     }

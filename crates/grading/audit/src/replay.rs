@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::answer_draw::BucketDraw;
 use crate::bundle::{
-    AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_1, BUNDLE_FORMAT_2, MAX_BUNDLE_BYTES, Origin,
-    SessionEvidence,
+    AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_1, BUNDLE_FORMAT_2, BUNDLE_FORMAT_3,
+    MAX_BUNDLE_BYTES, Origin, SessionEvidence,
 };
 use crate::bundle_bounds::exceeded_bound;
 use crate::calibration::{Calibration, CalibrationLevel, ExceededPremise};
@@ -214,7 +214,9 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<Ev
     let scored = judged.scored();
     let by_scores = tests.verdict(judged.level, bundle.calibration.statistic, scored);
     let mut evidence = judged.evidence();
-    let missing = (bundle.format == BUNDLE_FORMAT).then(|| MissingOutcome::of(deliveries.iter().copied()));
+    let missing = bundle
+        .shows_commitments()
+        .then(|| MissingOutcome::of(deliveries.iter().copied()));
     let (verdict, quality) = match &missing {
         Some(missing) if missing.alarm.is_some() => {
             (by_scores.with_missing_answers(), missing.quality_per_mille())
@@ -266,9 +268,12 @@ fn read(text: &str) -> Result<AuditBundle, ReplayError> {
 
 fn check_formats(bundle: &AuditBundle) -> Result<(), ReplayError> {
     let is_known = match bundle.format.as_str() {
-        BUNDLE_FORMAT => true,
-        BUNDLE_FORMAT_2 => is_earlier(bundle),
-        BUNDLE_FORMAT_1 => is_earlier(bundle) && !has_words(bundle) && bundle.nonce_keys.is_empty(),
+        BUNDLE_FORMAT => !names_clients_of_missing(bundle),
+        BUNDLE_FORMAT_3 => names_clients(bundle),
+        BUNDLE_FORMAT_2 => names_clients(bundle) && is_earlier(bundle),
+        BUNDLE_FORMAT_1 => {
+            names_clients(bundle) && is_earlier(bundle) && !has_words(bundle) && bundle.nonce_keys.is_empty()
+        }
         _ => false,
     };
     let fits = bundle.calibration.check_format().is_ok() && has_fitting_unseeded(bundle);
@@ -323,10 +328,31 @@ fn shows_missing(bundle: &AuditBundle) -> bool {
     bundle.sessions.iter().any(is_shown)
 }
 
-/// The first answers of each client and day.
+/// Whether a missing answer names its client, as it did before the validator counted.
+fn names_clients_of_missing(bundle: &AuditBundle) -> bool {
+    let mut missing = bundle.sessions.iter().flat_map(|session| &session.unproven);
+    missing.any(|one| one.client.is_some())
+}
+
+/// Whether all leaves and missing answers name clients, as those of earlier formats do.
+fn names_clients(bundle: &AuditBundle) -> bool {
+    let is_named = |session: &SessionEvidence| {
+        session.unproven.iter().all(|one| one.client.is_some())
+            && session
+                .answers
+                .iter()
+                .all(|answer| answer.client.is_none() && !answer.beyond)
+    };
+    bundle.sessions.iter().all(is_named)
+}
+
+/// The first users' answers of each client and day. Own prompts are not bounded, because they convict: each is asked
+/// once, under a pseudonym of its own.
 fn one_client_bounded<'a, 'b>(audited: &[&'a CheckedAnswer<'b>]) -> Vec<&'a CheckedAnswer<'b>> {
     let mut days = ClientDays::default();
-    let within = |answer: &&&CheckedAnswer<'_>| days.admit(answer.stratum, answer.evidence.bucket);
+    let within = |answer: &&&CheckedAnswer<'_>| {
+        answer.publicity == Publicity::Public || days.admit(answer.stratum, answer.evidence.bucket)
+    };
     audited.iter().filter(within).copied().collect()
 }
 

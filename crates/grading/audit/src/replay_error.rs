@@ -79,6 +79,14 @@ pub enum ReplayError {
         /// The number of the answer.
         sequence: u64,
     },
+    /// An audited answer hides the client of its leaf, or one that is not audited shows it.
+    #[error("answer {sequence} of session {session} is audited and hides its client, or shows it and is not")]
+    Client {
+        /// The session whose answer it is.
+        session: SessionId,
+        /// The number of the answer.
+        sequence: u64,
+    },
     /// A commitment is not the validator's, stands out of order, or commits to a list again.
     #[error(
         "commitment {place} to a list of own prompts is not the validator's, or is out of order or a second one"

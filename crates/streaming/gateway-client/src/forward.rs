@@ -28,9 +28,9 @@ use muster_process::error::Causes;
 use muster_process::own_address::is_own_address;
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
 use muster_response_proof::headers::{
-    AUDIT_CONSENT, CLIENT_NONCE, keep_proof_trailer, keep_response_headers,
+    AUDIT_CONSENT, CLIENT_KEY, CLIENT_NONCE, keep_proof_trailer, keep_response_headers,
 };
-use muster_response_proof::{GatewayToken, seal};
+use muster_response_proof::{ClientKey, GatewayToken, seal};
 use parking_lot::Mutex;
 
 /// How long a token is valid. It is made for one request and must outlast its upload only.
@@ -60,6 +60,8 @@ pub struct GatewayTarget {
 pub struct ForwardRequest {
     /// The client's pseudonym, which only the facilitator can resolve.
     pub client: Digest,
+    /// The client's key at the gateway's validator.
+    pub client_key: ClientKey,
     /// The request's method.
     pub method: Method,
     /// Path and query.
@@ -204,7 +206,8 @@ impl GatewayClient {
         let client = self.client(&target.origin).await?;
         let mut forwarded = client
             .request(request.method, target.origin.url_of(&request.path))
-            .header(AUTHORIZATION, self.token(target.validator, request.client));
+            .header(AUTHORIZATION, self.token(target.validator, request.client))
+            .header(CLIENT_KEY, secret_value(&request.client_key.hex()));
         for name in FORWARDED_HEADERS {
             if let Some(value) = request.headers.get(&name) {
                 forwarded = forwarded.header(name, value);
@@ -281,12 +284,16 @@ impl GatewayClient {
             not_after: now.plus(TOKEN_LIFETIME),
         };
         let signed = seal(&token, &self.keypair);
-        let mut value = HeaderValue::try_from(format!("Bearer {}", signed.to_text()))
-            // Base64 is always a valid header value.
-            .unwrap_or_else(|_| HeaderValue::from_static(""));
-        value.set_sensitive(true);
-        value
+        secret_value(&format!("Bearer {}", signed.to_text()))
     }
+}
+
+/// The value of a header that no log shows.
+fn secret_value(text: &str) -> HeaderValue {
+    // Base64 and hex digits are always a valid header value.
+    let mut value = HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""));
+    value.set_sensitive(true);
+    value
 }
 
 impl fmt::Debug for GatewayClient {
@@ -422,6 +429,7 @@ mod tests {
         let client = GatewayClient::with_lookup(Keypair::from_seed([5; 32]), limits, clock, lookup);
         let request = ForwardRequest {
             client: Digest::of(b"client"),
+            client_key: ClientKey::from_bytes([7; 32]),
             method: Method::GET,
             path: "/v1/proofs/0".to_owned(),
             headers: HeaderMap::new(),

@@ -1,4 +1,5 @@
-//! Admits clients by API key or by a facilitator's token, and gives each a pseudonym. Wrong ones are paced by address.
+//! Admits clients by API key or by a facilitator's token, and knows each by a name and a key. Wrong ones are paced by
+//! address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,14 +10,12 @@ use muster_http::rate_limit::CredentialPace;
 use muster_openai::OpenAiError;
 use muster_process::connections::AddressGroup;
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
-use muster_response_proof::{Envelope, GatewayToken, client_pseudonym};
+use muster_response_proof::headers::CLIENT_KEY;
+use muster_response_proof::{ClientKey, Envelope, GatewayToken, client_pseudonym};
 use parking_lot::Mutex;
 
+use crate::request_client::{AdmittedClient, SeenAs};
 use crate::settings::Settings;
-
-/// The pseudonym of an admitted client. Miners see it; only the validator or the facilitator can resolve it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClientPseudonym(pub(crate) Digest);
 
 /// Decides which clients are admitted.
 #[derive(Debug)]
@@ -59,11 +58,12 @@ impl Authenticator {
         headers: &HeaderMap,
         address: AddressGroup,
         now: Timestamp,
-    ) -> Result<ClientPseudonym, OpenAiError> {
+    ) -> Result<AdmittedClient, OpenAiError> {
         let bearer = bearer_token(headers)?;
         // Digests are compared and not keys, so the time that it takes reveals nothing about a key.
-        if let Some(name) = self.keys.get(&Digest::of(bearer.as_bytes())) {
-            return Ok(pseudonym(b"own", name.as_bytes()));
+        let digest = Digest::of(bearer.as_bytes());
+        if let Some(name) = self.keys.get(&digest) {
+            return Ok(own_client(name, &digest));
         }
         let read = read_token(bearer);
         let issuer = read.as_ref().ok().map(|(_, token)| token.facilitator);
@@ -71,7 +71,10 @@ impl Authenticator {
             .lock()
             .admit(&address, &(address, issuer), now)
             .map_err(too_many_failures)?;
-        let judged = read.and_then(|(envelope, token)| self.judge(&envelope, &token, now));
+        let judged = read.and_then(|(envelope, token)| {
+            self.judge(&envelope, &token, now)?;
+            client_of(&token, headers)
+        });
         let mut pace = self.pace.lock();
         match &judged {
             Ok(_) => pace.note_right((address, issuer), now),
@@ -86,7 +89,7 @@ impl Authenticator {
         envelope: &Envelope<GatewayToken>,
         token: &GatewayToken,
         now: Timestamp,
-    ) -> Result<ClientPseudonym, OpenAiError> {
+    ) -> Result<(), OpenAiError> {
         if !self.facilitators.contains(&token.facilitator) {
             return Err(invalid(
                 "this validator does not serve the facilitator that issued the token",
@@ -97,8 +100,7 @@ impl Authenticator {
         }
         token
             .judge(self.validator, now, self.skew)
-            .map_err(|error| invalid(&error.to_string()))?;
-        Ok(pseudonym(token.facilitator.as_bytes(), token.client.as_bytes()))
+            .map_err(|error| invalid(&error.to_string()))
     }
 }
 
@@ -122,8 +124,34 @@ fn too_many_failures(retry_after: Duration) -> OpenAiError {
     }
 }
 
-fn pseudonym(issuer: &[u8], name: &[u8]) -> ClientPseudonym {
-    ClientPseudonym(client_pseudonym(issuer, name))
+/// A client of the validator's own. `digest` is that of its API key, which no miner knows.
+fn own_client(name: &str, digest: &Digest) -> AdmittedClient {
+    AdmittedClient {
+        name: client_pseudonym(b"own", name.as_bytes()),
+        key: ClientKey::of_secret(b"own", digest.as_bytes()),
+        seen_as: SeenAs::EachRequest,
+    }
+}
+
+/// The client that a facilitator vouches for. One without a key has a facilitator of an earlier release, which finds an
+/// account's reports by its one pseudonym.
+fn client_of(token: &GatewayToken, headers: &HeaderMap) -> Result<AdmittedClient, OpenAiError> {
+    let issuer = token.facilitator.as_bytes();
+    let name = client_pseudonym(issuer, token.client.as_bytes());
+    let Some(value) = headers.get(CLIENT_KEY) else {
+        return Ok(AdmittedClient {
+            name,
+            key: ClientKey::of_secret(issuer, token.client.as_bytes()),
+            seen_as: SeenAs::Always(name),
+        });
+    };
+    let key = value.to_str().ok().and_then(ClientKey::from_hex);
+    Ok(AdmittedClient {
+        name,
+        key: key
+            .ok_or_else(|| invalid("the facilitator's header muster-client-key must be 64 hex digits"))?,
+        seen_as: SeenAs::EachRequest,
+    })
 }
 
 #[cfg(test)]
@@ -176,7 +204,7 @@ mod tests {
         let theirs = authenticator
             .authenticate(&token(&listed, |_| ()), HERE(), NOW())
             .unwrap();
-        assert_ne!(own, theirs);
+        assert_ne!(own.name, theirs.name);
         assert_eq!(
             authenticator.authenticate(&HeaderMap::new(), HERE(), NOW()),
             Err(OpenAiError::MissingKey)
@@ -219,6 +247,40 @@ mod tests {
             assert!(refused.to_string().contains(says), "{says}: {refused}");
             assert_eq!(refused.status().as_u16(), 401);
         }
+    }
+
+    #[test]
+    fn a_client_is_kept_by_name_and_seen_by_request_if_its_facilitator_gives_a_key() {
+        let listed = Keypair::from_seed([1; 32]);
+        let authenticator = authenticator(&listed);
+        let admit = |headers: &HeaderMap| authenticator.authenticate(headers, HERE(), NOW());
+        let with_key = |value: &str| {
+            let mut headers = token(&listed, |_| ());
+            headers.insert(CLIENT_KEY, value.parse().unwrap());
+            headers
+        };
+        let earlier = admit(&token(&listed, |_| ())).unwrap();
+        assert_eq!(
+            earlier.seen_as,
+            SeenAs::Always(earlier.name),
+            "its facilitator opens no other"
+        );
+        let key = ClientKey::from_bytes([7; 32]);
+        let keyed = admit(&with_key(&key.hex())).unwrap();
+        assert_eq!((keyed.seen_as, keyed.key), (SeenAs::EachRequest, key));
+        assert_eq!(keyed.name, earlier.name, "its earlier proofs are found");
+        let refused = admit(&with_key("no key")).unwrap_err();
+        assert!(refused.to_string().contains("muster-client-key"), "{refused}");
+        // The key of a validator's own client follows from its API key, whatever a header says.
+        let own = admit(&with("Bearer secret")).unwrap();
+        assert_eq!(
+            own.key,
+            ClientKey::of_secret(b"own", Digest::of(b"secret").as_bytes())
+        );
+        assert_eq!(own.seen_as, SeenAs::EachRequest);
+        let mut claimed = with("Bearer secret");
+        claimed.insert(CLIENT_KEY, key.hex().parse().unwrap());
+        assert_eq!(admit(&claimed), Ok(own));
     }
 
     #[test]

@@ -209,7 +209,9 @@ impl Gateway {
     /// As for a client: no such model, too many requests, no session, or a session that refused.
     pub async fn ask(&self, own: OwnQuestion) -> Result<String, OpenAiError> {
         let question = Question {
-            client: own.client,
+            client: own
+                .client()
+                .map_err(|error| OpenAiError::Internal(error.to_string()))?,
             path: own.path(),
             client_nonce: own.client_nonce,
             consent: TextConsent::Publish,

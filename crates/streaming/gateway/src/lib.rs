@@ -26,6 +26,7 @@ mod nonces;
 mod own_question;
 mod proof_view;
 mod request;
+mod request_client;
 mod routes;
 pub mod saved_proof;
 mod scheduler;

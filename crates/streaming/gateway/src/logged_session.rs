@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
 use muster_protocol::MinerKey;
+use muster_sealed_client::draw_nonce;
 use muster_session_pool::{Service, SessionNumber};
 use muster_store::StoreError;
 use tokio::sync::mpsc;
@@ -17,6 +18,7 @@ use crate::gateway::Gateway;
 use crate::miner_sessions::{MinerSession, MinerSessions, SessionTimes};
 pub use crate::own_question::OwnQuestion;
 use crate::request::RelayedRequest;
+use crate::request_client::RequestClient;
 use crate::scheduler::StreamRequest;
 use crate::session::{keep_other_proofs, record_opening};
 use crate::session_relay;
@@ -80,11 +82,14 @@ impl LoggedSession {
     pub async fn ask(&self, question: OwnQuestion) -> Result<String, LoggedSessionError> {
         let state = self.gateway.state();
         let line = self.session.sealed();
-        let id = AnswerId::draw().map_err(|error| LoggedSessionError::Session(error.to_string()))?;
+        let no_randomness = |error: getrandom::Error| LoggedSessionError::Session(error.to_string());
+        let id = AnswerId::draw().map_err(no_randomness)?;
+        let client = question.client().map_err(no_randomness)?;
+        let drawn = draw_nonce().map_err(no_randomness)?;
         let request = RelayedRequest {
             path: question.path(),
             body: question.body,
-            client: question.client,
+            client: RequestClient::new(client, question.client_nonce, drawn),
             client_nonce: question.client_nonce,
             id,
             consent: TextConsent::Publish,

@@ -46,8 +46,9 @@ pub(crate) struct IssuedNonce {
 }
 
 /// The facts of a request that fix its nonce, beside the session and the ordinal.
-struct RequestFacts {
-    client: Digest,
+pub(crate) struct RequestFacts {
+    /// The pseudonym under which the session sees the request.
+    pub(crate) client: Digest,
     client_nonce: Option<RequestNonce>,
     input: Digest,
 }
@@ -65,7 +66,7 @@ impl NonceMaker {
     pub(crate) fn make(
         &self,
         session: &SealedSession,
-        request: &RelayedRequest,
+        facts: &RequestFacts,
     ) -> Result<IssuedNonce, getrandom::Error> {
         let random = || {
             Ok(IssuedNonce {
@@ -75,12 +76,7 @@ impl NonceMaker {
         };
         let key = *self.key.lock();
         let Some(key) = key else { return random() };
-        let facts = RequestFacts {
-            client: request.client,
-            client_nonce: request.client_nonce,
-            input: SentRequest::digest_body(session.service().scheme, &request.body),
-        };
-        match self.derive(&key, session.id(), session.attestation(), &facts) {
+        match self.derive(&key, session.id(), session.attestation(), facts) {
             Some(issued) => Ok(issued),
             None => random(),
         }
@@ -152,6 +148,16 @@ impl Ordinals {
 }
 
 impl RequestFacts {
+    /// The facts of a request that is about to be sent to a session.
+    pub(crate) fn of(session: &SealedSession, request: &RelayedRequest) -> Self {
+        let input = SentRequest::digest_body(session.service().scheme, &request.body);
+        Self {
+            client: request.client.pseudonym(&input),
+            client_nonce: request.client_nonce,
+            input,
+        }
+    }
+
     fn digest(&self) -> Digest {
         let nonce = self.client_nonce.map(|nonce| *nonce.as_bytes());
         let nonce = nonce.as_ref().map_or(&[][..], <[u8; 32]>::as_slice);

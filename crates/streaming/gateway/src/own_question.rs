@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use muster_protocol::Digest;
-use muster_response_proof::RequestNonce;
+use muster_response_proof::{ClientKey, RequestNonce};
+use muster_sealed_client::draw_nonce;
+
+use crate::request_client::{AdmittedClient, SeenAs};
 
 /// A question of the validator's own.
 pub struct OwnQuestion {
@@ -17,6 +20,18 @@ pub struct OwnQuestion {
 }
 
 impl OwnQuestion {
+    /// A client that asks this question alone. Its leaf has a commitment as those of users' answers have one.
+    ///
+    /// # Errors
+    /// The operating system has no randomness.
+    pub(crate) fn client(&self) -> Result<AdmittedClient, getrandom::Error> {
+        Ok(AdmittedClient {
+            name: self.client,
+            key: ClientKey::from_bytes(*draw_nonce()?.as_bytes()),
+            seen_as: SeenAs::Always(self.client),
+        })
+    }
+
     /// The path at which users ask such questions.
     pub(crate) const fn path(&self) -> &'static str {
         if self.is_chat {

@@ -13,6 +13,10 @@ pub struct ProofView {
     /// state it: there the id is the nonce.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<String>,
+    /// The nonce that the gateway drew for the request's pseudonym, 64 hex digits; absent if the client named a nonce.
+    /// With it the client shows its facilitator that the answer is its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pseudonym_nonce: Option<String>,
     /// `proven`, or why the answer is not proven.
     pub verdict: String,
     /// The model that answered.

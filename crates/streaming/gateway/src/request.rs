@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use http::HeaderMap;
 use muster_openai::OpenAiError;
-use muster_protocol::Digest;
 use muster_response_proof::RequestNonce;
 use muster_response_proof::headers::{AUDIT_CONSENT, CLIENT_NONCE};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::answer_parts::AnswerId;
+use crate::request_client::RequestClient;
 use crate::store::TextConsent;
 
 /// A client's request, as it is sent to a session.
@@ -17,7 +17,7 @@ use crate::store::TextConsent;
 pub(crate) struct RelayedRequest {
     pub(crate) path: &'static str,
     pub(crate) body: Bytes,
-    pub(crate) client: Digest,
+    pub(crate) client: RequestClient,
     pub(crate) client_nonce: Option<RequestNonce>,
     /// The id of the answer and of its proof.
     pub(crate) id: AnswerId,

@@ -15,14 +15,13 @@ use muster_gateway_client::{collect_body, error_response};
 use muster_http::server::ClientAddress;
 use muster_openai::OpenAiError;
 use muster_process::connections::{AddressGroup, ConnectionPermit};
-use muster_protocol::Digest;
 use muster_response_proof::{Envelope, ResponseProof};
 use muster_session_pool::Service;
 use serde_json::{Value, json};
 
-use crate::auth::ClientPseudonym;
 use crate::proof_view::ProofView;
 use crate::request::{read_client_nonce, read_consent};
+use crate::request_client::AdmittedClient;
 use crate::state::GatewayState;
 use crate::submission::{Question, shorten, submit};
 use crate::waiting_response::reply;
@@ -50,9 +49,6 @@ async fn health(State(state): State<Arc<GatewayState>>) -> Json<Value> {
     Json(json!({ "status": "ok", "validator": state.backend.validator(), "models": models }))
 }
 
-/// The pseudonym of a request's client, once its credential was admitted.
-struct AdmittedClient(Digest);
-
 impl FromRequestParts<Arc<GatewayState>> for AdmittedClient {
     type Rejection = Response;
 
@@ -61,13 +57,10 @@ impl FromRequestParts<Arc<GatewayState>> for AdmittedClient {
         let address = parts.extensions.get().copied();
         let ClientAddress(address) = address.unwrap_or(ClientAddress(Ipv6Addr::UNSPECIFIED.into()));
         let address = AddressGroup::of(address);
-        match state
+        let admitted = state
             .authenticator
-            .authenticate(&parts.headers, address, state.clock.now())
-        {
-            Ok(ClientPseudonym(client)) => Ok(Self(client)),
-            Err(error) => Err(refuse(&error)),
-        }
+            .authenticate(&parts.headers, address, state.clock.now());
+        admitted.map_err(|error| refuse(&error))
     }
 }
 
@@ -111,7 +104,7 @@ async fn embeddings(
 
 async fn ask(
     State(state): State<Arc<GatewayState>>,
-    AdmittedClient(client): AdmittedClient,
+    client: AdmittedClient,
     Extension(place): PlaceExtension,
     path: &'static str,
     headers: HeaderMap,
@@ -127,7 +120,7 @@ async fn ask(
 
 async fn try_ask(
     state: &Arc<GatewayState>,
-    client: Digest,
+    client: AdmittedClient,
     path: &'static str,
     headers: &HeaderMap,
     body: Body,
@@ -180,14 +173,15 @@ fn signed_nonce(proof: &str) -> Option<String> {
 
 async fn proof(
     State(state): State<Arc<GatewayState>>,
-    AdmittedClient(client): AdmittedClient,
+    client: AdmittedClient,
     Path(id): Path<String>,
 ) -> Response {
     match state.store.find_response(&id).await {
         // A proof is visible to the client that asked only.
-        Ok(Some((response, session))) if response.client == client => Json(ProofView {
+        Ok(Some((response, session))) if response.client == client.name => Json(ProofView {
             id: response.id,
             nonce: response.proof.as_deref().and_then(signed_nonce),
+            pseudonym_nonce: response.pseudonym_nonce,
             verdict: response.verdict,
             model: response.model,
             miner: session.miner,

@@ -91,6 +91,7 @@ impl ProofRecord {
         let transcript = self.transcript.as_ref().filter(|_| with_words);
         let answer = ReportedAnswer {
             proof: self.view.proof.clone()?,
+            pseudonym_nonce: self.view.pseudonym_nonce.clone(),
             words: transcript.map(|transcript| ReportedWords {
                 request: transcript.request.clone(),
                 response: transcript.response.clone(),
@@ -250,6 +251,7 @@ mod tests {
             view: ProofView {
                 id: "ab".repeat(32),
                 nonce: Some(RequestNonce::from_bytes([7; 32]).hex()),
+                pseudonym_nonce: None,
                 verdict: "proven".to_owned(),
                 model: "m".to_owned(),
                 miner: attestation.miner,

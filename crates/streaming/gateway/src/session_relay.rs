@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::answer_parts::{AnswerPart, REQUEST_ID, is_event_stream};
-use crate::nonces::IssuedNonce;
+use crate::nonces::{IssuedNonce, RequestFacts};
 use crate::request::RelayedRequest;
 use crate::scheduler::{SessionAssignment, StreamRequest};
 use crate::settlement::{AnswerObservation, ObservedEnd};
@@ -216,7 +216,8 @@ impl Attempt<'_> {
 
     /// Sends the request and waits for the answer's head.
     async fn ask(&mut self) -> Result<SealedResponse, AttemptOutcome> {
-        let issued = match self.state.nonces.make(self.line, self.request) {
+        let facts = RequestFacts::of(self.line, self.request);
+        let issued = match self.state.nonces.make(self.line, &facts) {
             Ok(issued) => issued,
             Err(error) => {
                 tracing::error!(%error, "the system gives no randomness for a nonce");
@@ -228,7 +229,7 @@ impl Attempt<'_> {
             method: Method::POST,
             path: self.request.path.to_owned(),
             body: self.request.body.clone(),
-            client: Some(self.request.client),
+            client: Some(facts.client),
             client_nonce: self.request.client_nonce,
             gateway_nonce: issued.nonce,
         };

@@ -85,7 +85,9 @@ impl AnswerObservation {
         let row = ResponseRow {
             id: request.id.hex(),
             session: line.id(),
-            client: request.client,
+            client: request.client.name(),
+            client_key: Some(request.client.admitted.key),
+            pseudonym_nonce: request.client.told_nonce().map(|nonce| nonce.hex()),
             model: line.service().model.clone(),
             asked_at: observed.asked_at,
             first_byte_at: self.first_byte_at,
@@ -137,7 +139,10 @@ impl AnswerObservation {
         let counted = match texts {
             Some(texts) => {
                 let body = request.body.clone();
-                state.counters.count(model, request.client, body, texts).await
+                state
+                    .counters
+                    .count(model, request.client.name(), body, texts)
+                    .await
             }
             None => None,
         };

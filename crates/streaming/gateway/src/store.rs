@@ -121,8 +121,9 @@ impl GatewayStore {
         let mut tx = self.writer.begin().await?;
         sqlx::query(
             "INSERT INTO responses (response_id, session_id, client, model, asked_at, first_byte_at, ended_at, status, \
-             how_ended, verdict, proof, sequence, bytes, input_tokens, output_tokens, earned, consent, cut) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+             how_ended, verdict, proof, sequence, bytes, input_tokens, output_tokens, earned, consent, cut, client_key, \
+             pseudonym_nonce) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
         )
         .bind(response.id.clone())
         .bind(response.session.to_string())
@@ -142,6 +143,8 @@ impl GatewayStore {
         .bind(to_signed(response.earned))
         .bind(consent.name())
         .bind(i64::from(response.cut))
+        .bind(response.client_key.map(|key| key.hex()))
+        .bind(response.pseudonym_nonce.clone())
         .execute(&mut *tx)
         .await
         .during(OPERATION)?;

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use muster_openai::OpenAiError;
-use muster_protocol::Digest;
 use muster_response_proof::RequestNonce;
+use muster_sealed_client::draw_nonce;
 use tokio::sync::mpsc;
 
 use crate::answer_parts::{AnswerId, AnswerPart};
 use crate::request::{RelayedRequest, read_parameters};
+use crate::request_client::{AdmittedClient, RequestClient};
 use crate::session_relay;
 use crate::state::GatewayState;
 use crate::store::TextConsent;
@@ -23,7 +24,7 @@ const MAX_SHOWN: usize = 200;
 
 /// A question of an admitted client.
 pub(crate) struct Question {
-    pub(crate) client: Digest,
+    pub(crate) client: AdmittedClient,
     pub(crate) path: &'static str,
     pub(crate) client_nonce: Option<RequestNonce>,
     pub(crate) consent: TextConsent,
@@ -57,12 +58,14 @@ pub(crate) fn submit(state: &Arc<GatewayState>, question: Question) -> Result<Su
         .iter()
         .position(|service| service.model == model)
         .ok_or_else(|| OpenAiError::UnknownModel(shorten(&model)))?;
-    let id = AnswerId::draw().map_err(|error| OpenAiError::Internal(error.to_string()))?;
-    let stream = state.scheduler.enqueue(pool, question.client);
+    let internal = |error: getrandom::Error| OpenAiError::Internal(error.to_string());
+    let id = AnswerId::draw().map_err(internal)?;
+    let drawn = draw_nonce().map_err(internal)?;
+    let stream = state.scheduler.enqueue(pool, question.client.name);
     let request = RelayedRequest {
         path: question.path,
         body: question.body,
-        client: question.client,
+        client: RequestClient::new(question.client, question.client_nonce, drawn),
         client_nonce: question.client_nonce,
         id,
         consent: question.consent,

@@ -7,6 +7,8 @@
 use muster_protocol::{Digest, Hotkey, MinerKey, ValidatorKey};
 
 use crate::attestation::SessionId;
+#[cfg(doc)]
+use crate::client_key::ClientOpening;
 use crate::codec::{LayoutError, Reader, Text, Writer};
 use crate::envelope::Sealable;
 use crate::tree::hash_chunk;
@@ -65,8 +67,9 @@ pub struct AnswerLeaf {
     pub output_tokens: u64,
     /// The miner's earnings from the answer, in rao.
     pub earned: u64,
-    /// The pseudonym of the client, which the proof of a proven answer states, too. At most four answers of one stratum
-    /// and day are tested.
+    /// The commitment to the client, of which [`ClientOpening`] is the content: it is opened if the answer is audited.
+    /// At most four users' answers of one client and day are tested. In leaves that earlier releases logged it is the
+    /// pseudonym that the proof states.
     pub stratum: Digest,
 }
 

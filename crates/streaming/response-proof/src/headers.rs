@@ -16,8 +16,12 @@ pub const PROOF: HeaderName = HeaderName::from_static("muster-proof");
 pub const CLIENT_NONCE: HeaderName = HeaderName::from_static("muster-client-nonce");
 /// On a request: the nonce that the gateway drew once it had the request, 64 hex digits.
 pub const GATEWAY_NONCE: HeaderName = HeaderName::from_static("muster-gateway-nonce");
-/// On a request: the client's pseudonym, which only the gateway can resolve, 64 hex digits.
+/// On a request: the pseudonym of the request, which only its client, the client's facilitator and the gateway can
+/// resolve, 64 hex digits.
 pub const CLIENT: HeaderName = HeaderName::from_static("muster-client");
+/// On a facilitator's request to a gateway: the client's key at this validator, 64 hex digits. It says that the
+/// facilitator opens pseudonyms of requests; without it the client has one pseudonym. No miner sees it.
+pub const CLIENT_KEY: HeaderName = HeaderName::from_static("muster-client-key");
 /// On a client's request to the gateway: what is allowed to be done with the words. `private` (without the header too):
 /// a drawn answer is scored and its words are shown to nobody; `publish`: they may be evidence; `decline`: they are not
 /// kept. No miner sees it.

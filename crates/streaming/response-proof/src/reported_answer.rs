@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::body_digest::{self, BodyHasher};
+use crate::client_key::ClientKey;
 use crate::comment::strip_comments;
 use crate::envelope::Envelope;
+use crate::nonce::RequestNonce;
 use crate::proof::ResponseProof;
 
 /// The most bytes of request and response together that a report may carry, before base64.
@@ -20,6 +22,10 @@ pub const MAX_REPORTED_WORDS: usize = 512 * 1024;
 pub struct ReportedAnswer {
     /// The signed proof of the answer, in text form.
     pub proof: String,
+    /// The nonce that the gateway drew for the request's pseudonym, 64 hex digits, as `GET /v1/proofs/{id}` states it;
+    /// absent if the client named a nonce.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pseudonym_nonce: Option<String>,
     /// The words of the exchange, which the client shows for the audit; absent if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<ReportedWords>,
@@ -77,6 +83,16 @@ impl ReportedAnswer {
     }
 }
 
+impl ReportedAnswer {
+    /// Whether this client's key opens the pseudonym of the request that the proof names. `None` if the report lacks
+    /// the nonce that is needed for it.
+    pub fn is_of(&self, proof: &ResponseProof, key: &ClientKey) -> Option<bool> {
+        let drawn = self.pseudonym_nonce.as_deref().and_then(RequestNonce::from_hex);
+        let nonce = proof.client_nonce.or(drawn)?;
+        Some(proof.client == Some(key.pseudonym(&proof.input, &nonce)))
+    }
+}
+
 impl ReportedWords {
     /// The words, if they are those of this proof.
     ///
@@ -127,7 +143,7 @@ mod tests {
     use crate::comment::{comment_line, proof_line};
     use crate::hash_scheme::HashScheme;
     use crate::stream_end::StreamEnd;
-    use crate::{RequestNonce, SessionId, Text, hash_chunk, root_of};
+    use crate::{SessionId, Text, hash_chunk, root_of};
 
     fn proof(request: &[u8], response: &[u8]) -> ResponseProof {
         ResponseProof {
@@ -198,9 +214,38 @@ mod tests {
     }
 
     #[test]
+    fn a_pseudonym_is_opened_by_its_clients_key_and_nonce_alone() {
+        let (key, drawn) = (ClientKey::from_bytes([7; 32]), RequestNonce::from_bytes([9; 32]));
+        let reported = |nonce: Option<String>| ReportedAnswer {
+            proof: String::new(),
+            pseudonym_nonce: nonce,
+            words: None,
+        };
+        let mut stated = proof(b"asked", b"answered");
+        stated.client = Some(key.pseudonym(&stated.input, &drawn));
+        assert_eq!(reported(Some(drawn.hex())).is_of(&stated, &key), Some(true));
+        assert_eq!(
+            reported(None).is_of(&stated, &key),
+            None,
+            "nobody knows the nonce"
+        );
+        assert_eq!(reported(Some("no nonce".to_owned())).is_of(&stated, &key), None);
+        let other = RequestNonce::from_bytes([8; 32]);
+        assert_eq!(reported(Some(other.hex())).is_of(&stated, &key), Some(false));
+        let somebody = ClientKey::from_bytes([6; 32]);
+        assert_eq!(reported(Some(drawn.hex())).is_of(&stated, &somebody), Some(false));
+        // The nonce that the client named stands in the proof.
+        stated.client_nonce = Some(drawn);
+        assert_eq!(reported(None).is_of(&stated, &key), Some(true));
+        stated.client_nonce = Some(other);
+        assert_eq!(reported(Some(drawn.hex())).is_of(&stated, &key), Some(false));
+    }
+
+    #[test]
     fn details_about_something_else_name_no_answer() {
         let reported = ReportedAnswer {
             proof: "text".to_owned(),
+            pseudonym_nonce: None,
             words: None,
         };
         let details = json!({ "answer": reported, "text": "wrong" });

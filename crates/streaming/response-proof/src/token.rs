@@ -10,8 +10,9 @@ use crate::envelope::Sealable;
 /// The longest validity of a token. It is short so that a stolen token is worth little.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(300);
 
-/// The pseudonym under which a gateway keeps the answers to a client. `issuer` is the key of the facilitator that
-/// vouches for the client, and `name` the client's pseudonym in its token.
+/// The name under which a gateway keeps the answers to a client. `issuer` is the key of the facilitator that vouches
+/// for the client, and `name` the client's pseudonym in its token. Miners see it only if the facilitator gives the
+/// client no [`ClientKey`](crate::ClientKey).
 pub fn client_pseudonym(issuer: &[u8], name: &[u8]) -> Digest {
     let mut bytes = b"muster/gateway-client/1".to_vec();
     bytes.extend_from_slice(Digest::of(issuer).as_bytes());

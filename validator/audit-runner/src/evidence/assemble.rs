@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{
-    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, FalseIds, NoncePeriod,
-    OpenedText, Origin, SessionEvidence, TokenScore, UnusableReason,
+    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, FalseIds, LoggedClient,
+    NoncePeriod, OpenedText, Origin, SessionEvidence, TokenScore, UnprovenAnswer, UnusableReason,
 };
 use muster_gateway::store::{LoggedAnswer, TextConsent};
 use muster_protocol::MinerKey;
 use serde::Serialize;
 
+use crate::evidence::client_counts::BeyondClients;
 use crate::evidence::inputs::{EvidenceInputs, WholeSession};
 use crate::evidence::outcome::{BothOutcomes, ReferenceOutcome};
 use crate::evidence::session_choice::{SizedProof, SizedSession, fit};
@@ -35,12 +36,16 @@ pub(crate) fn nonce_periods<'a>(audited: impl Iterator<Item = &'a LoggedAnswer>)
 /// stand first in the inputs; see [`crate::evidence::session_choice`] for what is left out.
 pub(crate) fn assemble(inputs: &EvidenceInputs, max_bytes: usize) -> Option<AuditBundle> {
     let mut room = MAX_RESPONSES;
-    let sessions: Vec<SessionEvidence> = inputs
-        .sessions
-        .iter()
-        .map(|session| session_evidence(inputs, session, &mut room))
-        .collect::<Option<_>>()?;
-    let (miners, numbers) = shown_in(inputs.sessions.iter());
+    let beyond = BeyondClients::of(&inputs.sessions);
+    let mut shown: Vec<(&WholeSession, SessionEvidence)> = Vec::new();
+    for (place, session) in inputs.sessions.iter().enumerate() {
+        let evidence = session_evidence(inputs, (place, session), &beyond, &mut room)?;
+        // One whose missing answers are all beyond the first of their clients shows nothing.
+        if !evidence.answers.is_empty() || !evidence.unproven.is_empty() {
+            shown.push((session, evidence));
+        }
+    }
+    let (miners, numbers) = shown_in(shown.iter().map(|(session, _)| *session));
     let buckets = bucket_evidence(inputs, &miners, &numbers)?;
     if max_bytes == usize::MAX {
         // Everything fits, so nothing is measured.
@@ -48,20 +53,18 @@ pub(crate) fn assemble(inputs: &EvidenceInputs, max_bytes: usize) -> Option<Audi
             inputs,
             miners,
             buckets.into_values().collect(),
-            sessions,
+            shown.into_iter().map(|(_, evidence)| evidence).collect(),
         ));
     }
     let bucket_bytes = buckets.iter().map(|(number, bucket)| (*number, bytes_of(bucket)));
     let empty = bundle_of(inputs, miners, Vec::new(), Vec::new());
     let budget = max_bytes.saturating_sub(empty.to_text().len());
-    let sized: Vec<SizedSession> = inputs
-        .sessions
+    let sized: Vec<SizedSession> = shown
         .iter()
-        .zip(&sessions)
         .map(|(session, evidence)| size_session(session, evidence))
         .collect();
-    let shown = fit(&sized, &bucket_bytes.collect(), budget);
-    let cut = inputs.sessions.iter().zip(sessions).zip(shown);
+    let lengths = fit(&sized, &bucket_bytes.collect(), budget);
+    let cut = shown.into_iter().zip(lengths);
     let cut: Vec<(WholeSession, SessionEvidence)> = cut
         .filter_map(|((session, evidence), shown)| cut_session(session, evidence, shown))
         .collect();
@@ -130,17 +133,26 @@ fn bucket_evidence(
 
 fn session_evidence(
     inputs: &EvidenceInputs,
-    session: &WholeSession,
+    (place, session): (usize, &WholeSession),
+    beyond: &BeyondClients,
     room: &mut usize,
 ) -> Option<SessionEvidence> {
     let answers = session.answers.iter();
+    let unproven = (0..).zip(&session.unproven);
+    let unproven = unproven.filter(|(number, _)| !beyond.has_missing(place, *number));
     Some(SessionEvidence {
         attestation: session.attestation.clone(),
         answers: answers
-            .map(|answer| evidence_of(inputs, answer, room))
+            .map(|answer| evidence_of(inputs, answer, beyond.has(answer), room))
             .collect::<Option<_>>()?,
         others: session.others.clone(),
-        unproven: session.unproven.clone(),
+        unproven: unproven
+            .map(|(_, missing)| UnprovenAnswer {
+                bucket: missing.bucket,
+                client: None,
+                after: missing.after,
+            })
+            .collect(),
     })
 }
 
@@ -219,20 +231,28 @@ fn cut_session(
     let is_whole = shown > proofs;
     let ended = u64::try_from(answers.len()).ok()?;
     evidence.unproven.retain(|one| is_whole || one.after < ended);
+    let mut unproven = session.unproven.clone();
+    unproven.retain(|one| is_whole || one.after < ended);
     let whole = WholeSession {
         miner: session.miner,
         attestation: session.attestation.clone(),
         answers,
         others: evidence.others.clone(),
-        unproven: evidence.unproven.clone(),
+        unproven,
         newest_unproven: session.newest_unproven,
         behind_gap: Vec::new(),
     };
-    (!whole.answers.is_empty() || !whole.unproven.is_empty()).then_some((whole, evidence))
+    (!whole.answers.is_empty() || !evidence.unproven.is_empty()).then_some((whole, evidence))
 }
 
-/// `room` is the number of bytes of responses that the bundle may still show.
-fn evidence_of(inputs: &EvidenceInputs, answer: &LoggedAnswer, room: &mut usize) -> Option<AnswerEvidence> {
+/// `beyond` states whether the answer is beyond the first four of its client and day, and `room` is the number of bytes
+/// of responses that the bundle may still show.
+fn evidence_of(
+    inputs: &EvidenceInputs,
+    answer: &LoggedAnswer,
+    beyond: bool,
+    room: &mut usize,
+) -> Option<AnswerEvidence> {
     let tree = &inputs.buckets.get(&answer.bucket.0)?.tree;
     let canary = inputs.canaries.get(&answer.id);
     let origin = match (canary, answer.consent) {
@@ -245,7 +265,13 @@ fn evidence_of(inputs: &EvidenceInputs, answer: &LoggedAnswer, room: &mut usize)
     let outcome = is_audited.then(|| outcome_of(inputs.outcomes.get(&answer.id)));
     let words = words.and_then(|words| open_words(&origin, words));
     let words = words.and_then(|words| show_words(words, outcome.as_ref()?, room));
+    let client = answer.client_opening().map(|opening| match is_audited {
+        true => LoggedClient::Opened(opening),
+        false => LoggedClient::Sealed(opening.commitment()),
+    });
     Some(AnswerEvidence {
+        client,
+        beyond,
         cut: answer.cut,
         words,
         proof: answer.proof.clone(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_audit::{
-    Calibration, ListCommitment, OpenedCanary, OpenedText, ReferenceMachine, RevealedNonceKey, UnprovenAnswer,
+    Calibration, ListCommitment, OpenedCanary, OpenedText, ReferenceMachine, RevealedNonceKey,
 };
 use muster_gateway::store::{LoggedAnswer, StoredBucket};
 use muster_identity::ProvenOutput;
@@ -56,6 +56,17 @@ pub(crate) struct EvidenceInputs {
     pub(crate) words: BTreeMap<String, OpenedText>,
 }
 
+/// An answer without a valid proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MissingProof {
+    /// The number of the bucket in which it would stand.
+    pub(crate) bucket: u64,
+    /// The name of its client. A bundle does not show it.
+    pub(crate) client: Digest,
+    /// The number of the session's answers in the log that ended before it.
+    pub(crate) after: u64,
+}
+
 /// A session as a bundle shows it: all of its proofs from the first one on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WholeSession {
@@ -67,7 +78,7 @@ pub(crate) struct WholeSession {
     /// Its other proofs, in text form and in the order of their numbers.
     pub(crate) others: Vec<String>,
     /// Its answers without a valid proof.
-    pub(crate) unproven: Vec<UnprovenAnswer>,
+    pub(crate) unproven: Vec<MissingProof>,
     /// When the newest draw was from a bucket in which one of its unproven answers would stand.
     pub(crate) newest_unproven: Option<Timestamp>,
     /// The ids of the drawn answers behind a gap in the numbers, which nobody can audit.

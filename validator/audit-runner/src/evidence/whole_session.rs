@@ -1,10 +1,9 @@
 //! The part of a session that a bundle can show.
 
-use muster_audit::UnprovenAnswer;
 use muster_gateway::store::{LoggedAnswer, UnprovenRow};
 use muster_protocol::{Digest, MinerKey, Timestamp};
 
-use crate::evidence::inputs::WholeSession;
+use crate::evidence::inputs::{MissingProof, WholeSession};
 
 /// Everything that is stored about a session.
 #[derive(Clone, Debug)]
@@ -90,7 +89,7 @@ pub(crate) fn whole_session(
         let after = u64::try_from(before.count()).ok()?;
         // Two answers that end together may be numbered the other way round.
         let last = whole.unproven.last().map_or(0, |last| last.after);
-        whole.unproven.push(UnprovenAnswer {
+        whole.unproven.push(MissingProof {
             bucket,
             client,
             after: after.max(last),

@@ -13,6 +13,7 @@ use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{BucketHeader, BucketNumber, Envelope, root_of, seal};
 use muster_store::StoreError;
 
+use crate::answer_text::{is_chat, read_text};
 use crate::evidence::inputs::AuditorFacts;
 use crate::log::leaves::{leaf_hashes, proof_of};
 use crate::log::shares::{DailyAnswers, StoredShare, share_ppm, share_root, shares_of};
@@ -24,6 +25,8 @@ use crate::phases::AuditPhase;
 use crate::self_test::asking::prepare_due;
 
 const DAY: Duration = Duration::from_secs(86_400);
+/// The longest answer with which a later prompt goes on, in bytes.
+const MAX_REPLY: usize = 4 * 1024;
 
 /// The keeper of one validator's log.
 pub(crate) struct LogKeeper {
@@ -243,6 +246,7 @@ impl LogKeeper {
         state.enter(AuditPhase::Drawing).await;
         state.log.draw(bucket.bucket, &stored, &drawn, &kept).await?;
         self.keep_forms(&answers, &drawn, &kept).await?;
+        self.keep_replies(&answers, &kept).await?;
         state.outcomes_due.store(true, Ordering::SeqCst);
         metrics::counter!("muster_audit_answers_total", "of" => "logged").increment(bucket.answers);
         metrics::counter!("muster_audit_answers_total", "of" => "drawn")
@@ -253,6 +257,24 @@ impl LogKeeper {
             drawn = drawn.len(),
             "answers are drawn"
         );
+        Ok(())
+    }
+
+    /// Keeps the texts of miners' answers to own prompts, so that later prompts go on with them as users do.
+    async fn keep_replies(&self, answers: &[LoggedAnswer], own: &BTreeSet<String>) -> Result<(), StoreError> {
+        let state = &self.state;
+        for answer in answers.iter().filter(|answer| own.contains(&answer.id)) {
+            if !proof_of(answer).is_some_and(|proof| is_chat(&proof)) {
+                continue;
+            }
+            let words = state.log.store().find_text(&answer.id).await?;
+            let shown = words.as_ref().and_then(|words| read_text(words, true));
+            if let Some(reply) = shown.map(|shown| shown.text)
+                && (1..=MAX_REPLY).contains(&reply.len())
+            {
+                state.store.put_reply(&answer.id, &reply).await?;
+            }
+        }
         Ok(())
     }
 

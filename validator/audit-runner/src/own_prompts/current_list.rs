@@ -228,6 +228,7 @@ mod tests {
             name: "tiny".to_owned(),
             needs: SamplerNeeds::Nothing,
             forms: Vec::new(),
+            chats: Vec::new(),
         };
         let plan = ListPlan {
             models: &[model],

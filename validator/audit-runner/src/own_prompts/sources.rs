@@ -1,10 +1,11 @@
 //! The sources of own prompts: the forms in which users ask, and the words of prompts that nobody else has seen.
 
 use muster_audit::own_prompts::{
-    ListPlan, PromptedModel, Repeats, SamplerNeeds, author_request, make_list, read_authored,
+    AnsweredChat, ListPlan, PromptedModel, Repeats, SamplerNeeds, author_request, make_list, read_authored,
 };
 use muster_audit::{CanaryList, SamplerEngine, SeededNumbers};
 use muster_process::error::Causes;
+use muster_protocol::Timestamp;
 
 use crate::reference::reference_machine::Reference;
 use crate::reference::scoring_engine::Sampling;
@@ -14,6 +15,8 @@ use crate::store::audit_store::Result;
 
 /// Forms that are kept of one bucket.
 pub(crate) const MAX_FORMS_OF_BUCKET: usize = 64;
+/// Answered chats of one model that a list goes on with at most.
+const MAX_CHATS: u32 = 64;
 /// Unasked prompts of one model that are kept.
 const MAX_WRITTEN: u64 = 512;
 /// Replies in a row that are no prompts, after which a model is not asked for more.
@@ -38,6 +41,7 @@ pub(crate) async fn begin_list(
             name: name.clone(),
             needs: needs_of(&state.settings, name),
             forms: state.store.forms(name, since).await?,
+            chats: answered_chats(state, name, since).await?,
         });
         if state.settings.prompts.is_none() {
             fresh.extend(state.store.take_written(name, repeats.0).await?);
@@ -53,6 +57,14 @@ pub(crate) async fn begin_list(
     let list = make_list(&plan, seed);
     state.store.insert_list(&list, now).await?;
     Ok(list)
+}
+
+/// The chats that miners have answered since a time and that no prompt has gone on with, the newest ones first. No
+/// other list goes on with them.
+async fn answered_chats(state: &RunnerState, model: &str, since: Timestamp) -> Result<Vec<AnsweredChat>> {
+    let taken = state.store.take_replies(model, since, MAX_CHATS).await?;
+    let read = |(request, reply): &(Vec<u8>, String)| AnsweredChat::read(request, reply);
+    Ok(taken.iter().filter_map(read).collect())
 }
 
 /// The fields without which answers of a model cannot be scored.

@@ -440,7 +440,7 @@ async fn nonces_follow_from_a_key_that_is_told_once_it_is_not_used_any_more() {
         let nonces = replay(&bundle).unwrap().nonces.unwrap();
         // The user may have asked before the validator had its first block, and an own prompt never is.
         assert!(nonces.derived >= 16 && nonces.foreign <= 1, "{nonces:?}");
-        assert!(bundle.contains(r#""format":"muster/audit-bundle/3""#));
+        assert!(bundle.contains(r#""format":"muster/audit-bundle/4""#));
     })
     .await;
 }

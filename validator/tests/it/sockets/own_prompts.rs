@@ -54,6 +54,71 @@ async fn ask_as(audited: &Audited, client: u64) {
     answer.bytes().await.unwrap();
 }
 
+/// The speakers and texts of a chat.
+fn messages(body: &Bytes) -> Vec<(String, String)> {
+    let asked: Value = serde_json::from_slice(body).unwrap();
+    let text = |message: &Value, name: &str| message[name].as_str().unwrap().to_owned();
+    let messages = asked["messages"].as_array().unwrap().iter();
+    messages
+        .map(|message| (text(message, "role"), text(message, "content")))
+        .collect()
+}
+
+/// Prompts that are asked at once: all of a list but one, which follows after the next draw.
+const AT_ONCE: u64 = 255;
+
+#[tokio::test]
+async fn later_turns_of_own_prompts_go_on_with_what_the_miner_has_answered() {
+    let (program, heard) = listening_model();
+    let configure = |config: &mut muster_validator::Config| {
+        config.audit.own_prompts = u32::try_from(AT_ONCE).unwrap();
+        config.gateway.requests = 1_024;
+    };
+    let story = async |audited: &mut Audited, _: &_| {
+        audited.ask().await;
+        audited.draw(0, 1).await;
+        audited.answered(1 + AT_ONCE).await;
+        // The draw makes the texts of these answers readable, before the list is used up.
+        audited.draw(1, AT_ONCE).await;
+        audited.answered(2 + AT_ONCE).await;
+        audited.ask().await;
+        audited.draw(2, 2).await;
+        audited.world.chain.seal_to(100);
+        audited
+            .until_bucket(3, |bucket| bucket["header"].is_string())
+            .await;
+        audited.world.chain.seal_to(112);
+        audited.answered(3 + 2 * AT_ONCE).await;
+        let heard = heard.lock();
+        let chats: Vec<_> = heard.iter().map(messages).collect();
+        let all = usize::try_from(AT_ONCE).unwrap();
+        let (first, second) = (&chats[1..=all], &chats[all + 3..]);
+        let later = |chat: &&Vec<(String, String)>| chat.iter().any(|(role, _)| role == "assistant");
+        assert_eq!(
+            first.iter().filter(later).count(),
+            0,
+            "nothing was answered before"
+        );
+        let asked_first: Vec<&str> = first.iter().map(|chat| chat.last().unwrap().1.as_str()).collect();
+        let second: Vec<_> = second.iter().filter(later).collect();
+        assert!(
+            second.len() >= 20,
+            "a quarter of the usual forms: {}",
+            second.len()
+        );
+        for chat in second {
+            let [.., (_, question), (role, answer), (_, next)] = chat.as_slice() else {
+                panic!("{chat:?}")
+            };
+            assert!(asked_first.contains(&question.as_str()), "{chat:?}");
+            assert_eq!(role, "assistant");
+            assert!(answer.starts_with("words"), "the miner has answered so: {chat:?}");
+            assert_ne!(question, next);
+        }
+    };
+    with_configured((program, reference()), None, false, configure, story).await;
+}
+
 #[tokio::test]
 async fn own_prompts_have_the_form_of_users_requests_and_none_of_their_words() {
     let (program, heard) = listening_model();

@@ -34,6 +34,8 @@ fn response(id: &str) -> ResponseRow {
         id: id.to_owned(),
         session: session(1).session,
         client: Digest::of(b"client"),
+        client_key: None,
+        pseudonym_nonce: None,
         model: "tiny".to_owned(),
         asked_at: NOW(2),
         first_byte_at: None,

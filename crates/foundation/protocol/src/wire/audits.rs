@@ -65,7 +65,8 @@ pub struct LeafNotice {
     pub output_tokens: u64,
     /// The miner's earnings, in rao.
     pub earned: u64,
-    /// The pseudonym of the client, as the proof states it.
+    /// The commitment to the client, which is opened in bundles if the answer is audited; from validators of earlier
+    /// releases the pseudonym that the proof states.
     pub stratum: Digest,
     /// The model by its name in the whitelist.
     pub model: String,

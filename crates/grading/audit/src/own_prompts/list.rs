@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::own_prompts::answered_chat::{AnsweredChat, take_chat};
 use crate::own_prompts::request_form::{FormField, MessageForm, RequestForm, Role, Spacing, json_text};
-use crate::own_prompts::texts::{SYSTEMS, TURNS_BEFORE};
+use crate::own_prompts::texts::SYSTEMS;
 use crate::{Canary, CanaryList, SeededNumbers};
 
 /// The texts that are looked at for one of about the length that the form has.
@@ -42,6 +43,8 @@ pub struct PromptedModel {
     pub needs: SamplerNeeds,
     /// The forms in which users ask it; those of no user if it is empty.
     pub forms: Vec<RequestForm>,
+    /// Chats that its miners have answered, the newest ones first. Each is gone on with once.
+    pub chats: Vec<AnsweredChat>,
 }
 
 /// Everything that a list follows from, beside its seed.
@@ -63,6 +66,8 @@ pub struct ListPlan<'a> {
 pub fn make_list(plan: &ListPlan<'_>, seed: &[u8; 32]) -> CanaryList {
     let mut numbers = SeededNumbers::new("muster/own-prompts/2", seed);
     let mut fresh: Vec<&String> = plan.fresh.iter().collect();
+    let models = plan.models.iter();
+    let mut answered: Vec<Vec<&AnsweredChat>> = models.map(|model| model.chats.iter().collect()).collect();
     let mut canaries = Vec::new();
     let Repeats(rounds) = plan.repeats;
     let mut is_first_with_ids = false;
@@ -72,15 +77,21 @@ pub fn make_list(plan: &ListPlan<'_>, seed: &[u8; 32]) -> CanaryList {
         if is_first {
             is_first_with_ids = numbers.below(2) == 0;
         }
-        for model in plan.models {
+        for (model, chats) in plan.models.iter().zip(&mut answered) {
             let form = match model.forms.get(numbers.below(model.forms.len())) {
                 Some(form) => form.clone(),
                 None => usual_form(round, is_first == is_first_with_ids, plan.tokens, &mut numbers),
             };
-            let Some(text) = take_text(plan, &form, &mut fresh, &mut numbers) else {
+            let messages = form.fields.iter().find_map(|field| match field {
+                FormField::Messages(messages) => Some(messages),
+                FormField::Model | FormField::Prompt(_) | FormField::Kept(_, _) => None,
+            });
+            let chat = messages.and_then(|messages| take_chat(chats, messages));
+            let Some(text) = take_text(plan, &form, chat, &mut fresh, &mut numbers) else {
                 continue;
             };
-            let request = write_request(model, &form, &text, plan.tokens, &mut numbers);
+            let words = Words { chat, text: &text };
+            let request = write_request(model, &form, words, plan.tokens, &mut numbers);
             let mut salt: [u8; 32] = std::array::from_fn(|_| u8::try_from(numbers.below(256)).unwrap_or(0));
             Canary::set_nonce(&mut salt, form.has_nonce);
             canaries.push(Canary { salt, request });
@@ -89,10 +100,11 @@ pub fn make_list(plan: &ListPlan<'_>, seed: &[u8; 32]) -> CanaryList {
     CanaryList::new(canaries)
 }
 
-/// The text of about the form's length among a few.
+/// The text of about the form's length among a few, which nobody has said in the chat.
 fn take_text(
     plan: &ListPlan<'_>,
     form: &RequestForm,
+    chat: Option<&AnsweredChat>,
     fresh: &mut Vec<&String>,
     numbers: &mut SeededNumbers,
 ) -> Option<String> {
@@ -109,6 +121,7 @@ fn take_text(
     }
     let candidates: Vec<&String> = (0..TEXTS_COMPARED)
         .filter_map(|_| plan.texts.get(numbers.below(plan.texts.len())))
+        .filter(|text| !chat.is_some_and(|chat| chat.has(text)))
         .collect();
     // Of equal ones the first, which was drawn: built-in texts are about as long as one another.
     let nearest = candidates.into_iter().min_by_key(|text| distance(text) / 64)?;
@@ -123,7 +136,13 @@ fn usual_form(round: usize, asks_for_ids: bool, tokens: u32, numbers: &mut Seede
     if numbers.below(3) == 0 {
         messages.push(message(Role::System, 28));
     }
-    if numbers.below(4) == 0 {
+    // A quarter goes on with an answered chat, and a third of these does so for the second time.
+    let answers = match numbers.below(12) {
+        0 => 2,
+        1 | 2 => 1,
+        _ => 0,
+    };
+    for _ in 0..answers {
         messages.push(message(Role::User, 20));
         messages.push(message(Role::Assistant, 40));
     }
@@ -153,11 +172,19 @@ fn usual_form(round: usize, asks_for_ids: bool, tokens: u32, numbers: &mut Seede
     }
 }
 
+/// The words of a request.
+#[derive(Clone, Copy)]
+struct Words<'a> {
+    /// The chat that it goes on with.
+    chat: Option<&'a AnsweredChat>,
+    text: &'a str,
+}
+
 /// The body of a request in this form.
 fn write_request(
     model: &PromptedModel,
     form: &RequestForm,
-    text: &str,
+    words: Words<'_>,
     tokens: u32,
     numbers: &mut SeededNumbers,
 ) -> Vec<u8> {
@@ -165,9 +192,9 @@ fn write_request(
     for field in &form.fields {
         match field {
             FormField::Model => drop(asked.insert("model".to_owned(), model.name.as_str().into())),
-            FormField::Prompt(_) => drop(asked.insert("prompt".to_owned(), text.into())),
+            FormField::Prompt(_) => drop(asked.insert("prompt".to_owned(), words.text.into())),
             FormField::Messages(messages) => {
-                let messages = write_messages(messages, text, numbers);
+                let messages = write_messages(messages, words, numbers);
                 asked.insert("messages".to_owned(), Value::Array(messages));
             }
             FormField::Kept(name, value) => {
@@ -205,27 +232,26 @@ fn kept_value(needs: SamplerNeeds, name: &str, value: &str, tokens: u32) -> Opti
     }
 }
 
-/// Messages of these speakers. The last one is the question, the others are of about these lengths.
-fn write_messages(forms: &[MessageForm], text: &str, numbers: &mut SeededNumbers) -> Vec<Value> {
-    let mut turn = numbers.below(TURNS_BEFORE.len());
-    let last = forms.len().saturating_sub(1);
-    let mut content = |place: usize, form: &MessageForm| {
-        let (asked, answered) = TURNS_BEFORE
-            .get(turn % TURNS_BEFORE.len())
-            .copied()
-            .unwrap_or_default();
-        match form.role {
-            _ if place == last => text.to_owned(),
-            Role::System => nearest_system(form.bytes, numbers).to_owned(),
-            Role::User => asked.to_owned(),
-            Role::Assistant => {
-                turn = turn.wrapping_add(1);
-                answered.to_owned()
-            }
-        }
+/// The turns of an answered chat and the question after them. A first turn has instructions if its form has.
+fn write_messages(
+    forms: &[MessageForm],
+    Words { chat, text }: Words<'_>,
+    numbers: &mut SeededNumbers,
+) -> Vec<Value> {
+    let written = |role: Role, content: &str| json!({ "role": role.name(), "content": content });
+    let mut messages: Vec<Value> = match chat {
+        Some(chat) => chat
+            .messages()
+            .map(|(role, content)| written(role, content))
+            .collect(),
+        None => forms
+            .iter()
+            .filter(|form| form.role == Role::System)
+            .map(|form| written(Role::System, nearest_system(form.bytes, numbers)))
+            .collect(),
     };
-    let message = |(place, form): (usize, &MessageForm)| json!({ "role": form.role.name(), "content": content(place, form) });
-    forms.iter().enumerate().map(message).collect()
+    messages.push(written(Role::User, text));
+    messages
 }
 
 /// Instructions of about this length.
@@ -248,7 +274,16 @@ mod tests {
             name: name.to_owned(),
             needs,
             forms,
+            chats: Vec::new(),
         }
+    }
+
+    /// Chats without instructions with so many answers of a miner, as many as are asked.
+    fn answered(answers: usize) -> Vec<AnsweredChat> {
+        let turn = r#"{"role":"user","content":"x"},{"role":"assistant","content":"x"},"#.repeat(answers - 1);
+        let request = format!(r#"{{"messages":[{turn}{{"role":"user","content":"x"}}]}}"#);
+        let chat = |number: u64| AnsweredChat::read(request.as_bytes(), &format!("answer {number}."));
+        (0..4).map(|number| chat(number).unwrap()).collect()
     }
 
     fn list_of(models: &[PromptedModel], fresh: &[String], rounds: usize, seed: u8) -> CanaryList {
@@ -315,12 +350,11 @@ mod tests {
         ];
         for (number, request) in requests.iter().enumerate() {
             let form = RequestForm::read(request.as_bytes(), number == 1).unwrap();
-            let list = list_of(
-                &[model("tiny", SamplerNeeds::Nothing, vec![form.clone()])],
-                &[],
-                4,
-                1,
-            );
+            let asked = PromptedModel {
+                chats: answered(2),
+                ..model("tiny", SamplerNeeds::Nothing, vec![form.clone()])
+            };
+            let list = list_of(&[asked], &[], 4, 1);
             for place in 0..4 {
                 let canary = list.next(place).unwrap();
                 let again = RequestForm::read(&canary.request, canary.has_nonce()).unwrap();
@@ -347,6 +381,42 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn second_and_third_turns_go_on_with_answers_of_miners_each_of_which_comes_once() {
+        let chats = [answered(1), answered(2)].concat();
+        let with_chats = PromptedModel {
+            chats: chats.clone(),
+            ..model("a", SamplerNeeds::Nothing, Vec::new())
+        };
+        let asked = parsed(&list_of(&[with_chats], &[], 256, 1));
+        let turns = |body: &Value| {
+            let messages = body["messages"].as_array().unwrap();
+            messages
+                .iter()
+                .filter(|message| message["role"] == "assistant")
+                .count()
+        };
+        let of_turn = |answers| asked.iter().filter(|body| turns(body) == answers).count();
+        assert_eq!(
+            (of_turn(0), of_turn(1), of_turn(2)),
+            (248, 4, 4),
+            "each chat is gone on with"
+        );
+        for number in 0..4 {
+            let answer = format!("answer {number}.");
+            let uses = asked.iter().filter(|body| body.to_string().contains(&answer));
+            assert_eq!(uses.count(), 2, "of a chat of each length");
+        }
+        // Without an answered chat all are first turns: made-up answers are certainly no miner's.
+        let none = parsed(&list_of(
+            &[model("a", SamplerNeeds::Nothing, Vec::new())],
+            &[],
+            256,
+            1,
+        ));
+        assert!(none.iter().all(|body| turns(body) == 0));
     }
 
     #[test]

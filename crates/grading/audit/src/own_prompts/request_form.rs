@@ -88,7 +88,7 @@ impl Role {
         }
     }
 
-    fn of_name(name: &str) -> Option<Self> {
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
         [Self::System, Self::User, Self::Assistant]
             .into_iter()
             .find(|role| role.name() == name)

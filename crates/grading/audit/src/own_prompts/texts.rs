@@ -10,25 +10,6 @@ pub(crate) const SYSTEMS: [&str; 5] = [
     "You are a friendly assistant. Keep the conversation polite, answer what was asked, and do not repeat the question.",
 ];
 
-/// Turns of a conversation before the question: the user's words, and the answer to them.
-pub(crate) const TURNS_BEFORE: [(&str, &str); 6] = [
-    ("Hello!", "Hello! How can I help you?"),
-    (
-        "Thanks, that helps.",
-        "You are welcome. Is there more that you would like to know?",
-    ),
-    ("Can you answer a question?", "Of course. What is it about?"),
-    ("Hi", "Hi! What can I do for you today?"),
-    (
-        "I would like to understand something better.",
-        "Gladly. Tell me what it is, and what you know about it already.",
-    ),
-    (
-        "That was not quite what I meant.",
-        "I am sorry about that. Please say it in other words, and I will try again.",
-    ),
-];
-
 const OPENINGS: [&str; 8] = [
     "Explain in a few sentences",
     "Write a short story about",

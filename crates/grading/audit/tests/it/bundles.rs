@@ -3,9 +3,11 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
     reason = "helpers of tests fail as tests do"
 )]
 
+mod clients;
 mod missing;
 mod nonces;
 mod referenced;

@@ -3,20 +3,22 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::{Digest, MinerKey, Timestamp};
-use muster_response_proof::{AnswerLeaf, BucketNumber, Envelope, ResponseProof, SessionId};
+use muster_response_proof::{
+    AnswerLeaf, BucketNumber, ClientKey, ClientOpening, Envelope, ResponseProof, SessionId,
+};
 use muster_store::columns::{parse_column, read_column, time_column, to_signed, unsigned_column};
 use muster_store::{During as _, StoreError};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::rows::session_id;
+use super::rows::{client_key, session_id};
 use super::{AnswerText, GatewayStore, Result, SealedText};
 
 /// A query for rows of [`LoggedAnswer`].
 macro_rules! answers {
     ($rest:literal) => {
         concat!(
-            "SELECT r.response_id, r.session_id, r.client, r.model, r.proof, r.sequence, r.output_tokens, r.earned, \
+            "SELECT r.response_id, r.session_id, r.client, r.client_key, r.model, r.proof, r.sequence, r.output_tokens, r.earned, \
              r.bucket, r.position, r.drawn, r.consent, r.cut, r.ended_at, s.miner, s.attestation \
              FROM responses r JOIN sessions s ON s.session_id = r.session_id ",
             $rest
@@ -66,8 +68,10 @@ pub struct LoggedAnswer {
     pub miner: MinerKey,
     /// The session's signed attestation, in text form.
     pub attestation: String,
-    /// The pseudonym of the client.
+    /// The name of the client; of an own prompt the pseudonym under which it was asked.
     pub client: Digest,
+    /// The client's key; `None` of an answer that an earlier release kept.
+    pub client_key: Option<ClientKey>,
     /// The model that was asked.
     pub model: String,
     /// The signed proof, in text form.
@@ -123,7 +127,16 @@ pub struct StoredDraw {
 }
 
 impl LoggedAnswer {
-    /// The answer's leaf; `None` if the stored proof cannot be decoded.
+    /// The content of the leaf's commitment to the client; `None` of an answer that an earlier release kept, or if the
+    /// stored proof cannot be decoded.
+    pub fn client_opening(&self) -> Option<ClientOpening> {
+        let envelope = Envelope::<ResponseProof>::from_text(&self.proof).ok()?;
+        let key = self.client_key?;
+        Some(key.opening(&envelope.digest(), self.bucket.day()))
+    }
+
+    /// The answer's leaf; `None` if the stored proof cannot be decoded. Earlier releases logged the client's name,
+    /// which was its pseudonym.
     pub fn leaf(&self) -> Option<AnswerLeaf> {
         let envelope = Envelope::<ResponseProof>::from_text(&self.proof).ok()?;
         Some(AnswerLeaf {
@@ -132,7 +145,10 @@ impl LoggedAnswer {
             proof: envelope.digest(),
             output_tokens: self.output_tokens,
             earned: self.earned,
-            stratum: self.client,
+            stratum: match self.client_key {
+                Some(key) => key.opening(&envelope.digest(), self.bucket.day()).commitment(),
+                None => self.client,
+            },
         })
     }
 }
@@ -513,6 +529,7 @@ pub(super) fn answer_from(row: &AnyRow) -> Result<LoggedAnswer> {
         miner: parse_column(row, "miner")?,
         attestation: read_column(row, "attestation")?,
         client: parse_column(row, "client")?,
+        client_key: client_key(row)?,
         model: read_column(row, "model")?,
         proof: read_column(row, "proof")?,
         sequence: unsigned_column(row, "sequence")?,

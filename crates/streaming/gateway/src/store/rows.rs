@@ -2,7 +2,7 @@
 
 use muster_openai::TokenUsage;
 use muster_protocol::{Digest, JobId, MinerKey, Timestamp};
-use muster_response_proof::SessionId;
+use muster_response_proof::{ClientKey, SessionId};
 use muster_store::StoreError;
 use muster_store::columns::{parse_column, read_column, time_column, time_column_option, unsigned_column};
 use serde::Serialize;
@@ -46,8 +46,14 @@ pub struct ResponseRow {
     /// The session that answered.
     #[serde(serialize_with = "as_text")]
     pub session: SessionId,
-    /// The pseudonym of the client. Only the party that admitted the client can resolve it.
+    /// The name of the client. Only the party that admitted the client can resolve it.
     pub client: Digest,
+    /// The client's key, which the leaf in the log follows from; `None` of an answer that an earlier release kept.
+    #[serde(skip)]
+    pub client_key: Option<ClientKey>,
+    /// The nonce that the gateway drew for the request's pseudonym, 64 hex digits; `None` if the client named one.
+    #[serde(skip)]
+    pub pseudonym_nonce: Option<String>,
     /// The model that was asked.
     pub model: String,
     /// When the gateway sent the request, by its own clock.
@@ -144,6 +150,8 @@ pub(super) fn response_from(row: &AnyRow) -> Result<ResponseRow> {
         id: read_column(row, "response_id")?,
         session: session_id(row)?,
         client: parse_column(row, "client")?,
+        client_key: client_key(row)?,
+        pseudonym_nonce: read_column(row, "pseudonym_nonce")?,
         model: read_column(row, "model")?,
         asked_at: time_column(row, "asked_at")?,
         first_byte_at: time_column_option(row, "first_byte_at")?,
@@ -161,6 +169,15 @@ pub(super) fn response_from(row: &AnyRow) -> Result<ResponseRow> {
         },
         earned: unsigned_column(row, "earned")?,
     })
+}
+
+/// The key of the client, if the answer was kept with one.
+pub(super) fn client_key(row: &AnyRow) -> Result<Option<ClientKey>> {
+    let text: Option<String> = read_column(row, "client_key")?;
+    let read = |text: String| {
+        ClientKey::from_hex(&text).ok_or_else(|| StoreError::corrupt("client_key", "not a key".to_owned()))
+    };
+    text.map(read).transpose()
 }
 
 pub(super) fn session_id(row: &AnyRow) -> Result<SessionId> {

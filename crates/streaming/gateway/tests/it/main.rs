@@ -16,6 +16,8 @@ mod nonces;
 #[cfg(test)]
 mod official;
 #[cfg(test)]
+mod pseudonyms;
+#[cfg(test)]
 mod rig;
 #[cfg(test)]
 mod routes;

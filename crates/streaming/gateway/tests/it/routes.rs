@@ -13,7 +13,7 @@ use muster_http::addresses::AddressRules;
 use muster_openai::TokenUsage;
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::{Digest, ValidatorKey};
-use muster_response_proof::{GatewayToken, seal};
+use muster_response_proof::{ClientKey, GatewayToken, seal};
 use muster_testbed::patience;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -173,6 +173,7 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
     let client = GatewayClient::new(facilitator(), limits, std::sync::Arc::new(SystemClock::new()));
     let ask = |client: &[u8], method: &str, path: &str, body: Value| ForwardRequest {
         client: Digest::of(client),
+        client_key: ClientKey::of_secret(b"facilitator", client),
         method: method.parse().unwrap(),
         path: path.to_owned(),
         headers: http::HeaderMap::new(),

@@ -34,6 +34,8 @@ fn response(id: &str, verdict: &str, earned: u64) -> ResponseRow {
         id: id.to_owned(),
         session: SessionId(Uuid::from_u128(1)),
         client: Digest::of(b"client"),
+        client_key: None,
+        pseudonym_nonce: None,
         model: "tiny".to_owned(),
         asked_at: at(20),
         first_byte_at: Some(at(21)),

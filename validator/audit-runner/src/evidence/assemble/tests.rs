@@ -1,6 +1,6 @@
 //! The evidence of a run and its bounds.
 
-use muster_audit::{BucketDraw, Canary, CanaryList, Margin, UnprovenAnswer};
+use muster_audit::{BucketDraw, Canary, CanaryList, Margin};
 use muster_gateway::store::StoredBucket;
 use muster_identity::Keypair;
 use muster_protocol::{Digest, Timestamp, ValidatorKey};
@@ -8,7 +8,7 @@ use muster_response_proof::{BucketHeader, BucketNumber, LeafTree};
 use serde_json::json;
 
 use super::*;
-use crate::evidence::inputs::{AuditorFacts, DrawnBucket};
+use crate::evidence::inputs::{AuditorFacts, DrawnBucket, MissingProof};
 use crate::log::shares::StoredShare;
 use crate::testing::{answer, key};
 
@@ -35,9 +35,9 @@ fn inputs(miners: u8, answers: u64) -> EvidenceInputs {
             attestation: answer(miner, 3).attestation,
             unproven: (0..=answers)
                 .step_by(7)
-                .map(|after| UnprovenAnswer {
+                .map(|after| MissingProof {
                     bucket: 4,
-                    client: Digest::of(b"client"),
+                    client: Digest::of(&after.to_be_bytes()),
                     after,
                 })
                 .collect(),

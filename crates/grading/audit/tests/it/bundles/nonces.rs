@@ -76,7 +76,9 @@ fn equal_requests_of_one_client_have_an_ordinal_each() {
         .into_iter()
         .map(|one| Given { client: 7, ..one })
         .collect();
-    let bundle = world().bundle(&again);
+    let mut third = world();
+    third.is_third_format = true;
+    let bundle = third.bundle(&again);
     // Four answers of a client and day are tested.
     let four = NonceTally {
         derived: 4,

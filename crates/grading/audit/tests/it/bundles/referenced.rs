@@ -135,7 +135,7 @@ fn another_image_and_its_sampler_are_part_of_the_evidence() {
     }
     let plain = World::new("int4", 1).bundle(&given(12, Prompt::Canary, |_| true));
     let later = change(&plain, |bundle| {
-        bundle.format = "muster/audit-bundle/4".to_owned()
+        bundle.format = "muster/audit-bundle/5".to_owned()
     });
     assert!(matches!(
         replay(&later.to_text()).unwrap_err(),
@@ -195,7 +195,9 @@ fn the_bundle_of_another_reference_reads_and_writes_the_same_bytes_and_convicts(
             given(3, Prompt::User, |_| true),
         ]
         .concat();
-        std::fs::write(path, world(1).bundle(&both).to_text()).unwrap();
+        let mut third = world(1);
+        third.is_third_format = true;
+        std::fs::write(path, third.bundle(&both).to_text()).unwrap();
     }
     let text = std::fs::read_to_string(path).unwrap();
     let bundle: AuditBundle = serde_json::from_str(&text).unwrap();

@@ -7,16 +7,16 @@ use base64::engine::general_purpose::STANDARD;
 use muster_audit::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketDraw, BucketEvidence, Calibration,
     Canary, CanaryList, CellCounts, ENTROPY_EDGES, EngineSampler, FalseIds, KnownAnswer, ListCommitment,
-    MARGIN_BINS, MARGIN_EDGES, Margin, NoncePeriod, OpenedShare, OpenedText, Origin,
+    LoggedClient, MARGIN_BINS, MARGIN_EDGES, Margin, NoncePeriod, OpenedShare, OpenedText, Origin,
     REFERENCED_CALIBRATION_FORMAT, ReferenceBuild, ReferenceMachine, RevealedNonceKey, SamplerEngine,
     SeededNumbers, SessionEvidence, Statistic, TokenScore, digest_of_ids,
 };
 use muster_identity::Keypair;
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{
-    AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, Envelope, HashScheme, NonceInput, Price,
-    RequestNonce, ResponseProof, Sealable, SessionId, StreamEnd, Text, TokenFacts, hash_chunk,
-    inclusion_path, root_of, seal,
+    AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, ClientKey, Envelope, HashScheme,
+    NonceInput, Price, RequestNonce, ResponseProof, Sealable, SessionId, StreamEnd, Text, TokenFacts,
+    hash_chunk, inclusion_path, root_of, seal,
 };
 use uuid::Uuid;
 
@@ -110,6 +110,10 @@ pub(crate) struct World {
     pub(crate) has_others: bool,
     /// Whether the words of answers that may be published are in the bundle.
     pub(crate) opens_words: bool,
+    /// Whether leaves name the stable pseudonyms of clients, as in the third format.
+    pub(crate) is_third_format: bool,
+    /// Whether all own prompts have the same salt.
+    pub(crate) repeats_salt: bool,
     /// Whether nonces follow from keys that the bundle shows.
     pub(crate) has_nonce_keys: bool,
     /// Changes the proof of the answer with this number before it is signed.
@@ -136,6 +140,8 @@ impl World {
             bucket_answers: 7,
             has_others: false,
             opens_words: false,
+            is_third_format: false,
+            repeats_salt: false,
             has_nonce_keys: false,
             alter_proof: |_, _| {},
             alter_own: |_, _| {},
@@ -151,7 +157,7 @@ impl World {
     /// A bundle of these answers, all in one session.
     pub(crate) fn bundle(&self, given: &[Given]) -> AuditBundle {
         let attestation = self.attestation();
-        let canaries = canaries(given.len(), self.has_seeds);
+        let canaries = canaries(given.len(), self.has_seeds, self.repeats_salt);
         let mut numbers = SeededNumbers::new("muster/test-world/1", &self.seed.to_be_bytes());
         let (mut previous, mut sent) = (Digest::of(&attestation.signed_bytes()), 0_u64);
         let (mut answers, mut others) = (Vec::new(), Vec::new());
@@ -173,6 +179,12 @@ impl World {
             let unseeded = self.unseeded.as_ref().filter(|_| one.prompt == Prompt::User);
             let tokens = self.tokens(unseeded.unwrap_or(&self.calibration), one.cheats, &mut numbers);
             let mut proof = self.proof(&attestation, next, previous, one.client, &request, tokens.len());
+            let key = ClientKey::from_bytes(*Digest::of(&one.client.to_be_bytes()).as_bytes());
+            if !self.is_third_format {
+                let drawn = Digest::of(&place.to_be_bytes());
+                let nonce = RequestNonce::from_bytes(*drawn.as_bytes());
+                proof.client = Some(key.pseudonym(&proof.input, &nonce));
+            }
             (self.alter_proof)(place, &mut proof);
             let bucket = 4_000 + (place / self.bucket_answers) as u64;
             if let Origin::Canary(opened) = &origin {
@@ -187,6 +199,7 @@ impl World {
             let envelope = seal(&proof, &self.session_key);
             previous = envelope.digest();
             next += 1;
+            let opening = key.opening(&previous, BucketNumber(bucket).day());
             answers.push(AnswerEvidence {
                 proof: envelope.to_text(),
                 output_tokens: tokens.len() as u64,
@@ -201,6 +214,8 @@ impl World {
                     Some(_) => AuditOutcome::Unseeded(vec![Some(tokens.clone()), Some(tokens)]),
                 }),
                 cut: false,
+                client: (!self.is_third_format).then_some(LoggedClient::Opened(opening)),
+                beyond: false,
             });
         }
         let buckets = self.log(&mut answers, &canaries.root());
@@ -211,7 +226,10 @@ impl World {
             nonce_keys.extend((332..=last.0).map(|period| self.nonce_key(NoncePeriod(period)).1));
         }
         AuditBundle {
-            format: BUNDLE_FORMAT.to_owned(),
+            format: match self.is_third_format {
+                true => THIRD_FORMAT.to_owned(),
+                false => BUNDLE_FORMAT.to_owned(),
+            },
             unseeded: self.unseeded.clone(),
             nonce_keys,
             commitments: vec![self.commit(COMMITTED, canaries.root())],
@@ -428,10 +446,14 @@ impl World {
             let envelope = seal(&header, &self.validator);
             previous = envelope.digest();
             let block_hash = block_hash_of(bucket);
+            let (draw, proven) = BucketDraw::prove(&self.validator, &header, &block_hash);
+            of_bucket
+                .iter_mut()
+                .for_each(|answer| hide_undrawn(answer, &draw, self.ppm));
             buckets.push(BucketEvidence {
                 header: envelope.to_text(),
                 block_hash,
-                draw: BucketDraw::prove(&self.validator, &header, &block_hash).1,
+                draw: proven,
                 shares: vec![OpenedShare {
                     miner: share.miner,
                     ppm: share.ppm,
@@ -441,6 +463,20 @@ impl World {
             });
         }
         buckets
+    }
+}
+
+/// The format before leaves committed to clients.
+pub(crate) const THIRD_FORMAT: &str = "muster/audit-bundle/3";
+
+/// Hides the client of an answer that is not audited.
+fn hide_undrawn(answer: &mut AnswerEvidence, draw: &BucketDraw, ppm: u32) {
+    let proof = Envelope::<ResponseProof>::from_text(&answer.proof)
+        .unwrap()
+        .digest();
+    let is_audited = matches!(answer.origin, Origin::Canary(_)) || draw.draws(&proof, ppm);
+    if let (Some(LoggedClient::Opened(opening)), false) = (answer.client, is_audited) {
+        answer.client = Some(LoggedClient::Sealed(opening.commitment()));
     }
 }
 
@@ -478,14 +514,18 @@ fn leaf(answer: &AnswerEvidence) -> Digest {
         proof: envelope.digest(),
         output_tokens: answer.output_tokens,
         earned: answer.earned,
-        stratum: proof.client.unwrap(),
+        stratum: match answer.client {
+            None => proof.client.unwrap(),
+            Some(LoggedClient::Sealed(commitment)) => commitment,
+            Some(LoggedClient::Opened(opening)) => opening.commitment(),
+        },
     }
     .hash()
 }
 
-pub(crate) fn canaries(count: usize, has_seeds: bool) -> CanaryList {
+pub(crate) fn canaries(count: usize, has_seeds: bool, repeats_salt: bool) -> CanaryList {
     let canary = |number: usize| Canary {
-        salt: *Digest::of(&number.to_be_bytes()).as_bytes(),
+        salt: *Digest::of(&(if repeats_salt { 0 } else { number }).to_be_bytes()).as_bytes(),
         request: match has_seeds {
             false => format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true}}").into_bytes(),
             true => format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true,\"seed\":{number}}}")

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use muster_audit::{
-    AuditBundle, AuditOutcome, Calibration, FalseIds, KnownAnswer, NoncePeriod, OpenedText, Origin,
-    RevealedNonceKey, Statistic, UnprovenAnswer, UnusableReason, replay,
+    AuditBundle, AuditOutcome, Calibration, FalseIds, KnownAnswer, LoggedClient, NoncePeriod, OpenedText,
+    Origin, RevealedNonceKey, Statistic, UnprovenAnswer, UnusableReason, replay,
 };
 use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::StreamEnd;
@@ -82,7 +82,11 @@ fn bundles() -> Vec<AuditBundle> {
         period,
         ..with_keys.nonce_key(NoncePeriod(900)).1
     };
-    let mut earlier = int4(1).bundle(&given(12, Prompt::Canary, |_| true));
+    let third_format = |seed| World {
+        is_third_format: true,
+        ..int4(seed)
+    };
+    let mut earlier = third_format(1).bundle(&given(12, Prompt::Canary, |_| true));
     earlier.format = "muster/audit-bundle/2".to_owned();
     earlier.commitments.clear();
     let mut missing = World::new("int4", 9);
@@ -93,15 +97,17 @@ fn bundles() -> Vec<AuditBundle> {
         6 => proof.end = StreamEnd::ClientGone,
         _ => {}
     };
-    let with_missing = |prompt| {
+    let mut with_missing = |prompt, is_third_format| {
+        missing.is_third_format = is_third_format;
         let mut bundle = missing.bundle(&given(70, prompt, |_| false));
         let session = &mut bundle.sessions[0];
         for at in (0..70).step_by(5) {
             session.answers[at].cut = true;
+            session.answers[at].beyond = !is_third_format && at % 3 == 0;
         }
         let unproven = |at: u64| UnprovenAnswer {
             bucket: 4_000 + at / 2,
-            client: Digest::of(&(at / 6).to_be_bytes()),
+            client: is_third_format.then(|| Digest::of(&(at / 6).to_be_bytes())),
             after: at,
         };
         session.unproven = (0..=70).map(unproven).collect();
@@ -109,7 +115,7 @@ fn bundles() -> Vec<AuditBundle> {
     };
     let mut unchecked = with_keys.bundle(&given(12, Prompt::User, |client| client % 2 == 0));
     unchecked.nonce_keys.pop();
-    let mut second_format = int4(9).bundle(&given(12, Prompt::Canary, |_| true));
+    let mut second_format = third_format(9).bundle(&given(12, Prompt::Canary, |_| true));
     second_format.format = "muster/audit-bundle/2".to_owned();
     second_format.commitments.clear();
     vec![
@@ -128,8 +134,10 @@ fn bundles() -> Vec<AuditBundle> {
         level_one.bundle(&given(14, Prompt::Canary, |_| true)),
         with_others.bundle(&given(12, Prompt::Canary, |_| true)),
         level_zero.bundle(&given(8, Prompt::Canary, |_| true)),
-        with_missing(Prompt::User),
-        with_missing(Prompt::Canary),
+        with_missing(Prompt::User, false),
+        with_missing(Prompt::User, true),
+        with_missing(Prompt::Canary, false),
+        third_format(4).bundle(&mixed(4)),
         second_format,
         surprise.bundle(&given(8, Prompt::Canary, |_| true)),
         unscored,
@@ -189,8 +197,25 @@ fn altered(bundle: &AuditBundle) -> Vec<AuditBundle> {
         change(&|bundle| {
             let unproven = UnprovenAnswer {
                 bucket: 4_000,
-                client: Digest::of(b"gone"),
+                client: None,
                 after: 99,
+            };
+            bundle.sessions[0].unproven.push(unproven);
+        }),
+        change(&|bundle| bundle.sessions[0].answers[2].client = None),
+        change(&|bundle| bundle.sessions[0].answers[2].client = bundle.sessions[0].answers[3].client),
+        change(&|bundle| {
+            let Some(LoggedClient::Opened(opening)) = bundle.sessions[0].answers[2].client else {
+                panic!("an audited answer shows its client");
+            };
+            bundle.sessions[0].answers[2].client = Some(LoggedClient::Sealed(opening.commitment()));
+        }),
+        change(&|bundle| "muster/audit-bundle/3".clone_into(&mut bundle.format)),
+        change(&|bundle| {
+            let unproven = UnprovenAnswer {
+                bucket: 4_000,
+                client: Some(Digest::of(b"gone")),
+                after: 1,
             };
             bundle.sessions[0].unproven.push(unproven);
         }),
@@ -337,6 +362,9 @@ fn malformed_reference(bundle: &AuditBundle) -> Vec<String> {
             "unproven",
             json!([{"bucket": 4_000, "client": "", "after": 0}]),
         ),
+        set(answer, "client", json!({"opened": digest})),
+        set(answer, "client", json!({"sealed": ""})),
+        set(answer, "beyond", json!(null)),
         set(answer, "cut", json!(1)),
         set(answer, "cut", json!(null)),
         set(answer, "words", words),
