@@ -212,6 +212,40 @@ async fn the_end_of_a_job_is_told_signed_and_again_until_it_is_taken() {
 }
 
 #[tokio::test]
+async fn a_receiver_that_does_not_answer_keeps_no_other_accounts_message_back() {
+    let clock = TestClock::default();
+    let facilitator = start(&clock).await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let (slow, quick) = (Receiver::start().await, Receiver::start().await);
+    let (waiting, other) = (
+        User::login(&facilitator, "User").await,
+        User::login(&facilitator, "Other").await,
+    );
+    for user in [&waiting, &other] {
+        draw_secret(user, None).await;
+    }
+    let first = submit(&facilitator, &mut validator, &waiting, Some(&slow.url())).await;
+    validator.report(first, JobStatus::Failed).await.unwrap();
+    let mut connecting = std::pin::pin!(within("a message", slow.listener.accept()));
+    let held = loop {
+        tokio::select! {
+            accepted = &mut connecting => break accepted.unwrap(),
+            () = tokio::time::sleep(Duration::from_millis(20)) => clock.advance(SECOND), // polls until a message comes
+        }
+    };
+    let second = submit(&facilitator, &mut validator, &other, Some(&quick.url())).await;
+    validator.report(second, JobStatus::Failed).await.unwrap();
+    quick.receive(&clock, SECOND, "204 No Content").await;
+    let unanswered = json!(show(&waiting, first).await.webhook);
+    assert_eq!(
+        unanswered["error"],
+        Value::Null,
+        "its attempt still goes on: {unanswered}"
+    );
+    drop(held);
+}
+
+#[tokio::test]
 async fn a_receiver_that_never_answers_well_is_given_up() {
     let clock = TestClock::default();
     let facilitator = start(&clock).await;
