@@ -178,8 +178,8 @@ async fn restore_backup(parts: &RoleParts, from: &Path, clock: &SharedClock) -> 
 }
 
 /// Ends what may have ended after the backup. A validator does not know the signatures that came after it, so it
-/// refuses all from before now: otherwise a job of that time could run twice. A facilitator does not know which browsers
-/// were signed out since, so all are.
+/// refuses all from before now: otherwise a job of that time could run twice. A facilitator does not know the browsers
+/// that were signed out since, so all are.
 async fn forget_what_ended(parts: &RoleParts, clock: &SharedClock) -> anyhow::Result<()> {
     match (parts.kind, &parts.store) {
         (BackupRole::Validator, Some(url)) => {
