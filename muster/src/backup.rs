@@ -20,6 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
+use muster_facilitator_store::Store as FacilitatorStore;
 use muster_process::SharedClock;
 use muster_store::backup::{copy_sqlite, sqlite_file};
 use muster_terminal::print;
@@ -59,6 +60,13 @@ pub(crate) async fn restore(args: Restore, clock: SharedClock) -> Result<ExitCod
         "restored the {} of {}: start it with `muster {}`",
         parts.role, manifest.made_at, parts.role
     ));
+    match args.role {
+        BackupRole::Facilitator => print::line(format_args!(
+            "all browsers are signed out. An API key that was revoked after {} is valid again: revoke it once more",
+            manifest.made_at
+        )),
+        BackupRole::Validator | BackupRole::Miner | BackupRole::Executor => {}
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -164,20 +172,27 @@ async fn restore_backup(parts: &RoleParts, from: &Path, clock: &SharedClock) -> 
             std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
         copy_changed(&from.join(STORE), &file).with_context(|| format!("cannot write {}", file.display()))?;
-        refuse_earlier_signatures(parts, clock).await?;
+        forget_what_ended(parts, clock).await?;
     }
     Ok(manifest)
 }
 
-/// The store of a validator does not know the signatures that came after the backup, so it refuses all from before now:
-/// otherwise a job of that time could run twice.
-async fn refuse_earlier_signatures(parts: &RoleParts, clock: &SharedClock) -> anyhow::Result<()> {
+/// Ends what may have ended after the backup. A validator does not know the signatures that came after it, so it
+/// refuses all from before now: otherwise a job of that time could run twice. A facilitator does not know the browsers
+/// that were signed out since, so all are.
+async fn forget_what_ended(parts: &RoleParts, clock: &SharedClock) -> anyhow::Result<()> {
     match (parts.kind, &parts.store) {
         (BackupRole::Validator, Some(url)) => {
             let store = ValidatorStore::open(url).await?;
             let nanos = clock.now().micros().saturating_mul(1_000);
             store.refuse_signatures_before(nanos).await?;
             store.close().await;
+            Ok(())
+        }
+        (BackupRole::Facilitator, Some(url)) => {
+            let store = FacilitatorStore::open(url).await?;
+            store.end_restored_sessions(clock.now()).await?;
+            store.pool().close().await;
             Ok(())
         }
         (BackupRole::Facilitator | BackupRole::Validator | BackupRole::Miner | BackupRole::Executor, _) => {

@@ -338,6 +338,27 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Ends the sessions of every account, its links, and the keys that browsers have made, as after the store was
+    /// restored from a backup: some of them ended after it. Returns the number of accounts that had any. The audit log
+    /// names each account itself.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn end_restored_sessions(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let accounts: Vec<(String,)> =
+            sqlx::query_as("SELECT account FROM web_sessions UNION SELECT account FROM web_links")
+                .fetch_all(&self.pool)
+                .await
+                .during("list the accounts with sessions")?;
+        for (account,) in &accounts {
+            let actor = read_actor(account, HOTKEY, Credential::Hotkey)?;
+            self.end_all_web_sessions(&actor, now).await?;
+        }
+        Ok(accounts.len())
+    }
+}
+
 /// Revokes the keys that ended sessions have made. The sessions are given by their hashes.
 async fn revoke_keys_of_sessions(
     connection: &mut AnyConnection,

@@ -17,8 +17,7 @@ pub(crate) struct KubernetesManifests {
     /// Do not let the miner list the cluster's nodes. It then counts on as many executors as its pool says.
     #[arg(long)]
     no_nodes: bool,
-    /// Add an admission policy that leaves the miner's account the pod of a lease alone, with this image, which its
-    /// digest names (REPOSITORY@sha256:...). It needs Kubernetes 1.30.
+    /// Add a policy by which the account starts pods of leases alone, with this image (REPOSITORY@sha256:...)
     #[arg(long, value_name = "IMAGE")]
     lease_image: Option<PinnedImage>,
     /// Add a persistent executor on each node, from this image with the program `muster` and a shell.

@@ -285,6 +285,29 @@ async fn the_keys_of_a_session_end_with_it_however_it_ends() {
 }
 
 #[tokio::test]
+async fn a_restored_store_signs_all_browsers_out_and_keeps_the_keys_that_no_browser_made() {
+    for (_test, store) in engines().await {
+        let other = Actor::user(UserKey(key("Other").hotkey()));
+        sign_in(&store, &user(), 1, 0, 1_000).await;
+        sign_in(&store, &other, 2, 0, 1_000).await;
+        let first = browser(&store, 1).await;
+        store
+            .create_web_link(&login(), &secret(3), at(600), at(0))
+            .await
+            .unwrap();
+        make_key(&store, &first, 1).await.unwrap();
+        make_key(&store, &user(), 2).await.unwrap();
+        assert_eq!(valid_keys(&store, 1..3).await, [1, 2]);
+        assert_eq!(store.end_restored_sessions(at(5)).await.unwrap(), 2, "accounts");
+        for number in [1, 2] {
+            assert!(!is_signed_in(&store, number, 6).await, "{number}");
+        }
+        assert_eq!(store.find_web_link(&secret(3), at(6)).await.unwrap(), None);
+        assert_eq!(valid_keys(&store, 1..3).await, [2]);
+    }
+}
+
+#[tokio::test]
 async fn no_key_survives_the_end_of_the_session_that_makes_it_meanwhile() {
     for (test, store) in engines().await {
         for round in 0..8_u8 {

@@ -238,7 +238,7 @@ async fn a_run_goes_on_after_the_validator_was_killed_and_is_told_to_the_next_fa
     session.take_up(&offer).await;
     let id = offer.job_uuid;
     session.accept_job(id).await;
-    session.accepted_receipt().await;
+    session.accepted_receipt_at_last().await;
     session.executor_ready(id).await;
     session.job().await;
     end(&mut session, id, RIGHT).await;

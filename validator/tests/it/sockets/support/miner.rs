@@ -234,6 +234,17 @@ impl Session {
             .await;
     }
 
+    /// Takes the accepted receipt and countersigns it. Messages about earlier attempts may come before it.
+    pub(crate) async fn accepted_receipt_at_last(&mut self) {
+        let request = loop {
+            if let ValidatorToMiner::V0JobAcceptedReceiptRequest(request) = self.receive().await {
+                break request;
+            }
+        };
+        self.countersign(ReceiptPayload::Accepted(request.payload), request.signature)
+            .await;
+    }
+
     pub(crate) async fn executor_ready(&mut self, job_uuid: AttemptId) {
         self.send(MinerToValidator::V0ExecutorReadyRequest(ExecutorReady {
             job_uuid,
