@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct ShownVerdicts {
     /// The verdicts that count, or did.
     pub(crate) audits: Vec<ShownVerdict>,
+    /// Why convictions have ended; none of a validator of an earlier release.
+    #[serde(default)]
+    pub(crate) ended: Vec<EndedVerdict>,
     /// Others' bundles; none of a validator of an earlier release.
     #[serde(default)]
     pub(crate) offers: Vec<ShownOffer>,
@@ -27,11 +30,18 @@ pub(crate) struct ShownVerdict {
     pub(crate) model: String,
     pub(crate) verdict: String,
     pub(crate) adopted_at: String,
-    /// `own`, `operator`, `rescored`, `endorsed` or `earlier`.
+    /// `own`, `operator`, `rescored`, `endorsed`, `withdrawn` or `earlier`.
     #[serde(default = "earlier")]
     pub(crate) origin: String,
     #[serde(default)]
     pub(crate) author: Option<String>,
+}
+
+/// The end of a conviction among the verdicts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndedVerdict {
+    pub(crate) digest: String,
+    pub(crate) reason: String,
 }
 
 fn earlier() -> String {
@@ -71,14 +81,19 @@ pub(crate) struct ShownSelfTest {
 
 impl ShownVerdict {
     /// How the verdict came to count, as text.
-    fn describe(&self) -> String {
-        match self.origin.as_str() {
-            "own" => "own".to_owned(),
-            "operator" => "adopted by the operator".to_owned(),
-            "rescored" => "adopted: the own reference agrees".to_owned(),
-            "endorsed" => "adopted: two further validators signed".to_owned(),
-            "earlier" => "adopted under an earlier release".to_owned(),
-            other => other.to_owned(),
+    fn describe(&self, ended: &[EndedVerdict]) -> String {
+        let origin = match self.origin.as_str() {
+            "own" => "own",
+            "operator" => "adopted by the operator",
+            "rescored" => "adopted: the own reference agrees",
+            "endorsed" => "adopted: two further validators signed",
+            "withdrawn" => "adopted: its author takes its accusation back",
+            "earlier" => "adopted under an earlier release",
+            other => other,
+        };
+        match ended.iter().find(|end| end.digest == self.digest) {
+            Some(end) => format!("{origin}; ended: {}", end.reason),
+            None => origin.to_owned(),
         }
     }
 }
@@ -122,7 +137,7 @@ impl ShownVerdicts {
                 one.coldkey.clone(),
                 one.model.clone(),
                 one.verdict.clone(),
-                one.describe(),
+                one.describe(&self.ended),
                 one.digest.clone(),
             ]
         });
@@ -189,6 +204,12 @@ impl ShownVerdicts {
                 .filter(|test| authors.contains(&test.validator))
                 .cloned()
                 .collect(),
+            ended: self
+                .ended
+                .iter()
+                .filter(|end| is_meant(&end.digest))
+                .cloned()
+                .collect(),
             audits,
             offers,
         }
@@ -208,7 +229,7 @@ impl ShownVerdicts {
             let of = facts.entry(&one.digest).or_default();
             of.push(format!("verdict: {about}"));
             of.extend(one.author.iter().map(|author| format!("made by {author}")));
-            of.push(format!("{} at {}", one.describe(), one.adopted_at));
+            of.push(format!("{} at {}", one.describe(&self.ended), one.adopted_at));
         }
         for offer in &self.offers {
             let of = facts.entry(&offer.digest).or_default();
@@ -262,6 +283,18 @@ mod tests {
         assert_eq!(rows.len(), 2, "an adopted offer is one row: {rows:?}");
         assert_eq!(rows[0][5], "adopted: the own reference agrees");
         assert_eq!(rows[1][5], "not adopted in time: its author shows no self-test");
+    }
+
+    #[test]
+    fn a_conviction_that_has_ended_is_shown_with_the_reason() {
+        let mut shown = shown();
+        shown.ended = vec![EndedVerdict {
+            digest: "sha256:aaaa11".to_owned(),
+            reason: "thirty days have passed".to_owned(),
+        }];
+        let expected = "adopted: the own reference agrees; ended: thirty days have passed";
+        assert_eq!(shown.rows()[0][5], expected);
+        assert!(shown.about("aaaa").detail_lines().join("\n").contains(expected));
     }
 
     #[test]

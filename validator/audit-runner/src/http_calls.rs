@@ -215,13 +215,16 @@ impl AuditCalls {
     }
 }
 
-/// The verdicts that count or did, newest first; others' bundles with their states; and validators' self-tests.
+/// The verdicts that count or did, newest first; the convictions that have ended and are not settled; others' bundles
+/// with their states; and validators' self-tests.
 async fn list(State(open): CallState, Query(limit): Query<ListLimit>) -> Result<Json<Value>, CallRefusal> {
     let calls = &open.calls;
     let audits = calls.store.audits(limit.get()).await?;
+    let ended = calls.store.ended_convictions().await?;
     let others = view_exchange(&calls.store, limit.get(), calls.clock.now()).await?;
     Ok(Json(json!({
-        "validator": calls.validator, "audits": audits, "offers": others.offers, "self_tests": others.self_tests,
+        "validator": calls.validator, "audits": audits, "ended": ended, "offers": others.offers,
+        "self_tests": others.self_tests,
     })))
 }
 

@@ -143,7 +143,6 @@ impl AuditRunner {
             outcomes_due: AtomicBool::new(true),
             hearing: tokio::sync::Mutex::default(),
             asking: parking_lot::Mutex::default(),
-            convicts_asked_at: parking_lot::Mutex::default(),
             seen_block: AtomicU64::new(0),
             on_store_failure: deps.on_store_failure,
         });

@@ -12,7 +12,6 @@ use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_session_pool::Service;
 use muster_store::StoreError;
 use muster_subnet_view::SubnetView;
-use muster_verdict_exchange::CONSISTENT_ANSWERS;
 
 use crate::appeals::effects;
 use crate::appeals::stored_appeal::StoredAppeal;
@@ -53,8 +52,6 @@ pub(crate) struct RunnerState {
     pub(crate) hearing: tokio::sync::Mutex<()>,
     /// The bundles whose appeals have a session for fresh answers now.
     pub(crate) asking: parking_lot::Mutex<BTreeSet<Digest>>,
-    /// When this process asked convicts fresh own prompts last.
-    pub(crate) convicts_asked_at: parking_lot::Mutex<BTreeMap<Subject, Timestamp>>,
     /// The newest block that the log's keeper has seen; 0 before the first.
     pub(crate) seen_block: AtomicU64,
     /// Called when the store fails.
@@ -85,12 +82,9 @@ impl RunnerState {
     pub(crate) async fn watched(&self) -> Result<BTreeSet<Subject>, StoreError> {
         let now = self.clock.now();
         let counting = self.adopter.store.counting_audits().await?;
-        let former = self.adopter.store.former_convicts(CONSISTENT_ANSWERS).await?;
-        let former = former
-            .into_iter()
-            .map(|(coldkey, model)| Subject { coldkey, model });
+        let ended = self.adopter.store.ended_convictions().await?;
         let appeals = self.store.appeals(now).await?;
-        Ok(effects::watched(&counting, &appeals, former.collect(), now))
+        Ok(effects::watched(&counting, &appeals, &ended, now))
     }
 
     /// The models of open appeals, and of convicts that are asked now.
@@ -99,19 +93,19 @@ impl RunnerState {
         let open = appeals.into_iter().filter(StoredAppeal::is_open);
         let appealed = open.map(|appeal| appeal.model);
         let convicts = self.convicts_to_ask().await?;
-        let asked = convicts.into_iter().map(|(subject, _)| subject.model);
+        let asked = convicts.into_keys().map(|subject| subject.model);
         let models: BTreeSet<String> = appealed.chain(asked).collect();
         Ok(models.into_iter().collect())
     }
 
     /// The convicts that are asked fresh own prompts now; none without a machine that could score them.
-    pub(crate) async fn convicts_to_ask(&self) -> Result<Vec<(Subject, MinerKey)>, StoreError> {
+    pub(crate) async fn convicts_to_ask(&self) -> Result<BTreeMap<Subject, MinerKey>, StoreError> {
         if self.trusted.is_none() {
-            return Ok(Vec::new());
+            return Ok(BTreeMap::new());
         }
-        let counting = self.adopter.store.counting_audits().await?;
-        let mut due = effects::convicts_to_ask(&counting, &self.convicts_asked_at.lock(), self.clock.now());
-        due.retain(|(subject, _)| self.settings.calibrations.contains_key(&subject.model));
+        let standing = self.adopter.store.standing_convictions().await?;
+        let mut due = effects::convicts_to_ask(&standing, &self.owners(), self.clock.now());
+        due.retain(|subject, _| self.settings.calibrations.contains_key(&subject.model));
         Ok(due)
     }
 

@@ -1,7 +1,9 @@
 //! The verdicts about miners' streamed answers that count in this validator's scores, or did.
 
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
-use muster_store::columns::{json_column, parse_column, read_column, time_column, to_signed, to_unsigned};
+use muster_store::columns::{
+    json_column, parse_column, read_column, time_column, time_column_option, to_signed, to_unsigned,
+};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
@@ -77,6 +79,24 @@ pub struct AdoptedAudit {
     pub scored: u64,
 }
 
+impl AdoptedAudit {
+    /// Keeps the newest answer of an earlier conviction that counts, if this verdict takes its place as a conviction:
+    /// to judge answers again makes no conviction older.
+    pub fn keep_newest(&mut self, earlier: &Self) {
+        let subject = |audit: &Self| {
+            (
+                audit.author,
+                audit.coldkey,
+                audit.model.clone(),
+                audit.verdict.clone(),
+            )
+        };
+        if subject(self) == subject(earlier) {
+            self.newest_answer = self.newest_answer.max(earlier.newest_answer);
+        }
+    }
+}
+
 /// A conviction that counts, with what is known about its support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandingConviction {
@@ -84,12 +104,44 @@ pub struct StandingConviction {
     pub audit: AdoptedAudit,
     /// The block since which too few of those whose word it rests on have had a permit; `None` if enough have.
     pub unsupported_since: Option<u64>,
+    /// When this validator asked the coldkey for fresh answers last because of this conviction or an earlier one.
+    pub asked_at: Option<Timestamp>,
 }
+
+/// A conviction that has ended, with what is known about the coldkey since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EndedConviction {
+    /// The verdict that convicted.
+    #[serde(flatten)]
+    pub audit: AdoptedAudit,
+    /// When it stopped to count.
+    pub ended_at: Timestamp,
+    /// Why it did, as text.
+    pub reason: String,
+    /// The most answers that references scored for a `consistent` verdict of this validator since then.
+    pub consistent_since: u64,
+}
+
+/// SQL: the columns of verdict `a` that make an [`AdoptedAudit`].
+macro_rules! audit_columns {
+    () => {
+        "a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
+         a.through_bucket, a.newest_answer, a.scored"
+    };
+}
+
+/// SQL: whether verdict `a` was set aside when it was stored, so that it never counted. Only convictions end later.
+macro_rules! is_set_aside {
+    () => {
+        "(a.ended_at IS NOT NULL AND a.verdict <> 'convicted')"
+    };
+}
+pub(crate) use is_set_aside;
 
 /// SQL: whether verdict `b` takes the place of the earlier verdict `a` about the same coldkey and model. Only
 /// `consistent` lifts a conviction: a later verdict of its author that says less leaves it as it is, and so does one
-/// that was set aside. A verdict of an
-/// unknown author goes with the next one of anybody that counts, and the operator's order goes before all.
+/// that was set aside. A verdict of an unknown author goes with the next one of anybody that counts, and the operator's
+/// order goes before all.
 macro_rules! takes_the_place {
     () => {
         "(b.origin = 'operator' OR ((b.author = a.author OR a.author = '') \
@@ -117,7 +169,7 @@ impl Draft<'_> {
              adopted_at, origin, author, through_bucket, newest_answer, scored) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) ON CONFLICT (genesis, digest) \
              DO UPDATE SET adopted_at = excluded.adopted_at, origin = excluded.origin, ended_at = NULL, \
-             ended_reason = NULL, unsupported_since = NULL",
+             ended_reason = NULL, settled_at = NULL, unsupported_since = NULL",
             [
                 self.chain.genesis.clone().into(),
                 audit.digest.to_string().into(),
@@ -174,21 +226,52 @@ impl Store {
         .await
     }
 
-    /// The newest verdicts on this chain, newest first, at most `limit`.
+    /// The newest verdicts on this chain that count or did, newest first, at most `limit`: without those that were set
+    /// aside.
     ///
     /// # Errors
     /// The database fails.
     pub async fn audits(&self, limit: u32) -> Result<Vec<AdoptedAudit>> {
-        let rows = sqlx::query(
-            "SELECT digest, coldkey, miners, model, verdict, quality, adopted_at, origin, author, through_bucket, \
-             newest_answer, scored FROM audit_verdicts WHERE genesis = $1 ORDER BY adopted_at DESC, digest LIMIT $2",
-        )
+        let rows = sqlx::query(concat!(
+            "SELECT ",
+            audit_columns!(),
+            " FROM audit_verdicts AS a WHERE a.genesis = $1 AND NOT ",
+            is_set_aside!(),
+            " ORDER BY a.adopted_at DESC, a.digest LIMIT $2",
+        ))
         .bind(self.chain().genesis)
         .bind(i64::from(limit))
         .fetch_all(&self.pool)
         .await
         .map_err(query_error("list adopted verdicts"))?;
         rows.iter().map(audit_from).collect()
+    }
+
+    /// The verdict of this validator about a coldkey and a model that was stored at `since` or later, whether or not it
+    /// counts.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn own_audit_since(
+        &self,
+        coldkey: &Hotkey,
+        model: &str,
+        since: Timestamp,
+    ) -> Result<Option<AdoptedAudit>> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            audit_columns!(),
+            " FROM audit_verdicts AS a WHERE a.genesis = $1 AND a.origin = 'own' AND a.coldkey = $2 AND a.model = $3 \
+             AND a.adopted_at >= $4 ORDER BY a.adopted_at DESC, a.digest LIMIT 1",
+        ))
+        .bind(self.chain().genesis)
+        .bind(coldkey.to_string())
+        .bind(model.to_owned())
+        .bind(since.micros())
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(query_error("look for the verdict of an audit"))?;
+        row.as_ref().map(audit_from).transpose()
     }
 
     /// The verdicts that count on this chain: of each author the newest about a coldkey and a model that proves
@@ -199,9 +282,9 @@ impl Store {
     /// The database fails.
     pub async fn counting_audits(&self) -> Result<Vec<AdoptedAudit>> {
         let rows = sqlx::query(concat!(
-            "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
-             a.through_bucket, a.newest_answer, a.scored FROM audit_verdicts AS a \
-             WHERE a.genesis = $1 AND a.ended_at IS NULL AND ",
+            "SELECT ",
+            audit_columns!(),
+            " FROM audit_verdicts AS a WHERE a.genesis = $1 AND a.ended_at IS NULL AND ",
             says_something!(),
             " AND NOT EXISTS (SELECT 1 FROM audit_verdicts AS b \
              WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model AND ",
@@ -222,8 +305,10 @@ impl Store {
     /// The database fails.
     pub async fn standing_convictions(&self) -> Result<Vec<StandingConviction>> {
         let rows = sqlx::query(concat!(
-            "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
-             a.through_bucket, a.newest_answer, a.scored, a.unsupported_since FROM audit_verdicts AS a \
+            "SELECT ",
+            audit_columns!(),
+            ", a.unsupported_since, (SELECT MAX(n.asked_at) FROM audit_verdicts AS n WHERE n.genesis = a.genesis \
+             AND n.coldkey = a.coldkey AND n.model = a.model) AS asked_at FROM audit_verdicts AS a \
              WHERE a.genesis = $1 AND a.ended_at IS NULL AND a.verdict = 'convicted' AND NOT EXISTS \
              (SELECT 1 FROM audit_verdicts AS b \
              WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model AND ",
@@ -240,6 +325,7 @@ impl Store {
             Ok(StandingConviction {
                 audit: audit_from(row)?,
                 unsupported_since: since.map(to_unsigned),
+                asked_at: time_column_option(row, "asked_at")?,
             })
         };
         rows.iter().map(read).collect()
@@ -272,26 +358,72 @@ impl Store {
             .await
     }
 
-    /// The coldkeys and models whose convictions by own scores have ended, and which no own audit has found
-    /// `consistent` by at least `least_scored` answers since.
+    /// Notes that this validator asks a convict for fresh answers.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn former_convicts(&self, least_scored: u64) -> Result<Vec<(Hotkey, String)>> {
-        let rows = sqlx::query(
-            "SELECT DISTINCT a.coldkey, a.model FROM audit_verdicts AS a WHERE a.genesis = $1 \
-             AND a.ended_at IS NOT NULL AND a.origin IN ('own', 'rescored') AND NOT EXISTS \
-             (SELECT 1 FROM audit_verdicts AS b WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey \
-             AND b.model = a.model AND b.origin = 'own' AND b.verdict = 'consistent' AND b.scored >= $2 \
-             AND b.adopted_at > a.ended_at) ORDER BY a.coldkey, a.model",
-        )
+    pub async fn note_asked(&self, coldkey: &Hotkey, model: &str, now: Timestamp) -> Result<()> {
+        self.write("note that a convict is asked", |draft| {
+            draft.script.add(
+                "UPDATE audit_verdicts SET asked_at = $1 WHERE genesis = $2 AND coldkey = $3 AND model = $4 \
+                 AND verdict = 'convicted'",
+                [
+                    now.micros().into(),
+                    draft.chain.genesis.clone().into(),
+                    coldkey.to_string().into(),
+                    model.to_owned().into(),
+                ],
+            );
+        })
+        .await
+    }
+
+    /// The convictions on this chain that have ended and are not settled: see [`Self::settle_conviction`].
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn ended_convictions(&self) -> Result<Vec<EndedConviction>> {
+        let rows = sqlx::query(concat!(
+            "SELECT ",
+            audit_columns!(),
+            ", a.ended_at, a.ended_reason, CAST(COALESCE((SELECT MAX(b.scored) FROM audit_verdicts AS b \
+             WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model AND b.origin = 'own' \
+             AND b.verdict = 'consistent' AND b.ended_at IS NULL AND b.adopted_at > a.ended_at), 0) AS BIGINT) AS consistent_since \
+             FROM audit_verdicts AS a WHERE a.genesis = $1 AND a.verdict = 'convicted' AND a.ended_at IS NOT NULL \
+             AND a.settled_at IS NULL ORDER BY a.coldkey, a.model, a.digest",
+        ))
         .bind(self.chain().genesis)
-        .bind(to_signed(least_scored))
         .fetch_all(&self.pool)
         .await
-        .map_err(query_error("list former convicts"))?;
-        let read = |row: &AnyRow| Ok((parse_column(row, "coldkey")?, read_column(row, "model")?));
+        .map_err(query_error("list the convictions that have ended"))?;
+        let read = |row: &AnyRow| {
+            let reason: Option<String> = read_column(row, "ended_reason")?;
+            Ok(EndedConviction {
+                audit: audit_from(row)?,
+                ended_at: time_column(row, "ended_at")?,
+                reason: reason.unwrap_or_default(),
+                consistent_since: to_unsigned(read_column(row, "consistent_since")?),
+            })
+        };
         rows.iter().map(read).collect()
+    }
+
+    /// Notes that nothing more follows from a conviction that has ended.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn settle_conviction(&self, digest: Digest, now: Timestamp) -> Result<()> {
+        self.write("settle a conviction that has ended", |draft| {
+            draft.script.add(
+                "UPDATE audit_verdicts SET settled_at = $1 WHERE genesis = $2 AND digest = $3",
+                [
+                    now.micros().into(),
+                    draft.chain.genesis.clone().into(),
+                    digest.to_string().into(),
+                ],
+            );
+        })
+        .await
     }
 
     /// The newest verdict that a validator made about each coldkey and model and that counts, with the length of its
@@ -301,9 +433,9 @@ impl Store {
     /// The database fails.
     pub async fn shown_audits(&self, author: ValidatorKey, limit: u32) -> Result<Vec<(AdoptedAudit, u64)>> {
         let rows = sqlx::query(concat!(
-            "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
-             a.through_bucket, a.newest_answer, a.scored, CAST(LENGTH(a.body) AS BIGINT) AS length FROM audit_verdicts AS a \
-             WHERE a.genesis = $1 AND a.author = $2 AND a.ended_at IS NULL AND ",
+            "SELECT ",
+            audit_columns!(),
+            ", CAST(LENGTH(a.body) AS BIGINT) AS length FROM audit_verdicts AS a WHERE a.genesis = $1 AND a.author = $2 AND a.ended_at IS NULL AND ",
             says_something!(),
             " AND NOT EXISTS (SELECT 1 FROM audit_verdicts AS b \
              WHERE b.genesis = a.genesis AND b.author = a.author AND b.coldkey = a.coldkey AND b.model = a.model AND ",

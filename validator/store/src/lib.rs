@@ -51,7 +51,7 @@ use tokio::sync::watch;
 pub use attempts::{
     AttemptChange, AttemptGroup, EndedWork, NewAttempt, OfferCount, RouteView, StoredAttempt,
 };
-pub use audits::{AdoptedAudit, AuditOrigin, StandingConviction};
+pub use audits::{AdoptedAudit, AuditOrigin, EndedConviction, StandingConviction};
 pub use burns::BurnedTransfer;
 pub use capacity_statements::StoredStatement;
 pub use checkpoints::{AttemptBeginning, StoredCheckpoint};
@@ -173,6 +173,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             38,
             "request pseudonyms",
             include_str!("../migrations/0038_request_pseudonyms.sql"),
+        ),
+        (
+            39,
+            "settled convictions",
+            include_str!("../migrations/0039_settled_convictions.sql"),
         ),
     ])
 });

@@ -14,7 +14,7 @@ use muster_store::retention::{AgedRows, Deletion, Keep, PaceSettings, read_cutof
 use muster_store::size::TableSize;
 use serde::Deserialize;
 
-use super::audits::{says_something, takes_the_place};
+use super::audits::{is_set_aside, says_something, takes_the_place};
 use super::{Result, Store, query_error};
 
 /// The least time for which gathered receipts stay, in seconds. A receipt that is accepted again after it was deleted
@@ -535,17 +535,20 @@ impl RetentionCutoffs {
                  AND EXISTS (SELECT 1 FROM self_tests AS n WHERE n.model = t.model AND n.began_at > t.began_at) LIMIT $2)",
                 [self.answers.micros()],
             ),
-            // A verdict counts until another one takes its place, however old it is.
+            // A verdict counts until another one takes its place, however old it is, and a conviction that has ended
+            // stays until it is settled. The oldest go first: without it, those whose place it took would count again.
             rows(
                 "audit_verdicts",
                 concat!(
                     "DELETE FROM audit_verdicts WHERE (genesis, digest) IN (SELECT a.genesis, a.digest \
                      FROM audit_verdicts AS a WHERE a.adopted_at < $1 AND ((a.origin <> 'operator' AND NOT ",
                     says_something!(),
-                    ") OR EXISTS (SELECT 1 FROM audit_verdicts AS b \
-                     WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model AND ",
+                    ") OR ",
+                    is_set_aside!(),
+                    " OR a.settled_at IS NOT NULL OR (a.ended_at IS NULL AND EXISTS \
+                     (SELECT 1 FROM audit_verdicts AS b WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model AND ",
                     takes_the_place!(),
-                    " AND b.adopted_at > a.adopted_at)) LIMIT $2)",
+                    " AND b.adopted_at > a.adopted_at))) ORDER BY a.adopted_at LIMIT $2)",
                 ),
                 [self.answers.micros()],
             ),

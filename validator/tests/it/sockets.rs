@@ -24,6 +24,8 @@ mod concurrent_jobs;
 #[cfg(test)]
 mod contradictions;
 #[cfg(test)]
+mod convicts;
+#[cfg(test)]
 mod cross_checks;
 #[cfg(test)]
 mod facilitator_faults;

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use muster_audit::{OwnJudgement, Verdict, WHOLE_QUALITY};
 use muster_chain::Metagraph;
 use muster_protocol::{Digest, Hotkey, ValidatorKey};
+use muster_response_proof::BucketNumber;
 use muster_validator_store::{AdoptedAudit, AuditOrigin, OfferedVerdict};
 
+use crate::conviction_life::{is_over, is_renewal};
 use crate::self_test::SelfTestState;
 use crate::statements::AuditEndorsement;
 
@@ -174,10 +176,19 @@ pub fn deadline_of(seen: u64, tempo: u16) -> u64 {
     seen.saturating_add(CYCLES_IN_TIME * cycle)
 }
 
-/// The change that a verdict of this author would make, given the verdicts that count. Only its own author's later
-/// evidence lifts a verdict: a miner may serve one validator honestly and another one not. An author does not take back
-/// what own scores have shown.
-pub fn effect_of(says: &OfferedVerdict, author: ValidatorKey, counting: &[AdoptedAudit]) -> VerdictEffect {
+/// The change that a verdict of this author would make at this block, given the verdicts that count. Only its own
+/// author's later evidence lifts a verdict: a miner may serve one validator honestly and another one not. An author
+/// takes back only its word, and not others' own scores. A conviction renews the one that counts once a week.
+pub fn effect_of(
+    says: &OfferedVerdict,
+    author: ValidatorKey,
+    counting: &[AdoptedAudit],
+    block: u64,
+) -> VerdictEffect {
+    let through = BucketNumber(says.through_bucket);
+    if says.quality_per_mille == 0 && is_over(through, block) {
+        return VerdictEffect::Nothing;
+    }
     let of_subject = counting.iter().filter(|audit| {
         audit.author == Some(author) && audit.coldkey == says.coldkey && audit.model == says.model
     });
@@ -188,7 +199,9 @@ pub fn effect_of(says: &OfferedVerdict, author: ValidatorKey, counting: &[Adopte
     // Only `consistent` lifts a conviction, so a later suspicion of the same author leaves it as it is.
     let keeps_conviction = earlier.is_some_and(|earlier| earlier.quality_per_mille == 0)
         && Verdict::of_name(&says.verdict) != Some(Verdict::Consistent);
-    if !is_newer || counts_already || keeps_conviction {
+    let renews = says.quality_per_mille == 0
+        && earlier.is_some_and(|earlier| is_renewal(through, BucketNumber(earlier.through_bucket)));
+    if !is_newer || ((counts_already || keeps_conviction) && !renews) {
         return VerdictEffect::Nothing;
     }
     match says.quality_per_mille {
@@ -246,6 +259,8 @@ mod tests {
     const RULE: AdoptionRule = AdoptionRule {
         requires_self_test: true,
     };
+    /// The newest block.
+    const NOW: u64 = 400;
 
     fn scored(convicts: bool) -> Rescoring {
         Rescoring::Scored(OwnJudgement {
@@ -253,7 +268,7 @@ mod tests {
             scored: 8,
             log2: if convicts { 41_000 } else { 12_000 },
             convicts,
-            newest_against: Some(4_000),
+            newest_answer: Some(4_000),
         })
     }
 
@@ -405,11 +420,11 @@ mod tests {
     #[test]
     fn an_appeal_is_of_the_convicting_author_and_rests_on_later_answers() {
         let convicted = [counting(1, &says(0, 5))];
-        let effect = |said: &OfferedVerdict, author| effect_of(said, validator(author), &convicted);
+        let effect = |said: &OfferedVerdict, author| effect_of(said, validator(author), &convicted, NOW);
         assert_eq!(effect(&says(1_000, 6), 1), VerdictEffect::Lifts);
         let own = [counting_by(AuditOrigin::Rescored, 1, &says(0, 5))];
         assert_eq!(
-            effect_of(&says(1_000, 6), validator(1), &own),
+            effect_of(&says(1_000, 6), validator(1), &own, NOW),
             VerdictEffect::Nothing,
             "own scores do not rest on its author's word"
         );
@@ -429,10 +444,16 @@ mod tests {
             "it counts already"
         );
         assert_eq!(effect(&says(0, 1), 2), VerdictEffect::Convicts, "another author");
-        assert_eq!(effect_of(&says(0, 1), validator(1), &[]), VerdictEffect::Convicts);
-        assert_eq!(effect_of(&says(500, 1), validator(1), &[]), VerdictEffect::Halves);
         assert_eq!(
-            effect_of(&says(1_000, 1), validator(1), &[]),
+            effect_of(&says(0, 1), validator(1), &[], NOW),
+            VerdictEffect::Convicts
+        );
+        assert_eq!(
+            effect_of(&says(500, 1), validator(1), &[], NOW),
+            VerdictEffect::Halves
+        );
+        assert_eq!(
+            effect_of(&says(1_000, 1), validator(1), &[], NOW),
             VerdictEffect::Nothing
         );
         let weak = OfferedVerdict {
@@ -453,9 +474,39 @@ mod tests {
             verdict: "suspect".to_owned(),
             ..says(500, 6)
         };
-        let effect = |author| effect_of(&discriminates, validator(author), &convicted);
+        let effect = |author| effect_of(&discriminates, validator(author), &convicted, NOW);
         assert_eq!(effect(1), VerdictEffect::Nothing);
         assert_eq!(effect(2), VerdictEffect::Halves, "another author's");
+    }
+
+    #[test]
+    fn a_later_conviction_of_its_author_renews_the_one_that_counts_once_a_week_and_old_answers_convict_nobody()
+     {
+        for origin in [AuditOrigin::Rescored, AuditOrigin::Endorsed] {
+            let convicted = [counting_by(origin, 1, &says(0, 2_010))];
+            let effect = |through| effect_of(&says(0, through), validator(1), &convicted, 60_000);
+            assert_eq!(effect(2_015), VerdictEffect::Nothing, "in the same week");
+            assert_eq!(effect(2_016), VerdictEffect::Convicts);
+            assert_eq!(effect(1_999), VerdictEffect::Nothing, "an older bundle");
+            let renewed = [counting_by(origin, 1, &says(0, 2_016))];
+            let again = effect_of(&says(0, 2_300), validator(1), &renewed, 60_000);
+            assert_eq!(again, VerdictEffect::Nothing, "once a week");
+        }
+        // Bucket 5 ends with block 149.
+        let at = |block| effect_of(&says(0, 5), validator(1), &[], block);
+        assert_eq!(at(149 + 216_000 - 1), VerdictEffect::Convicts);
+        assert_eq!(at(149 + 216_000), VerdictEffect::Nothing);
+        let lifts = effect_of(
+            &says(1_000, 6),
+            validator(1),
+            &[counting(1, &says(0, 5))],
+            900_000,
+        );
+        assert_eq!(
+            lifts,
+            VerdictEffect::Lifts,
+            "a `consistent` verdict is never too old"
+        );
     }
 
     fn metagraph(neurons: &[(u8, u8, bool, u64)]) -> Metagraph {

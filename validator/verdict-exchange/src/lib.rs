@@ -30,9 +30,9 @@ pub use adoption_rule::{
 };
 pub use bundle_subject::{SubjectError, check_subject};
 pub use conviction_life::{
-    CONSISTENT_ANSWERS, ConvictionEnd, ConvictionFacts, ConvictionGround, ConvictionStep, Supporters,
+    ConvictionEnd, ConvictionFacts, ConvictionGround, ConvictionStage, ConvictionStep, Supporters,
 };
-pub use conviction_review::review_convictions;
+pub use conviction_review::{end_of_new, review_convictions};
 pub use exchange::{ExchangeDeps, FindCalibration, Rescored, VerdictExchange};
 pub use listing::{ExchangeView, OfferView, SelfTestView, view_exchange};
 pub use offered_bundle::{MAX_OFFERED_BYTES, ReadBundle, last_bucket, read_bundle};

@@ -42,8 +42,9 @@ pub struct OwnJudgement {
     pub log2: i64,
     /// Whether the evidence has reached [`OWN_EVIDENCE`].
     pub convicts: bool,
-    /// The bucket of the newest answer whose own score speaks against the miner.
-    pub newest_against: Option<u64>,
+    /// The bucket of the newest answer that the conviction rests on: the one with which the evidence has reached
+    /// [`OWN_EVIDENCE`]. `None` without a conviction.
+    pub newest_answer: Option<u64>,
 }
 
 impl std::fmt::Display for OwnJudgement {
@@ -90,15 +91,20 @@ struct TestedPosition {
 impl OwnTest {
     /// The test of a bundle's answers by the adopter's calibration, at every level under the widened bound, and the
     /// answers that can be scored again. Alternatives are tested for which the premise holds token by token, too: an
-    /// author chooses prompts and lengths of answers.
+    /// author chooses prompts and lengths of answers. Answers of buckets before `oldest` count for the miner, or an
+    /// author would renew a conviction by old ones and a new one beside them.
     ///
     /// # Errors
     /// As those of [`crate::replay`].
     pub fn new(
         bundle: &AuditBundle,
         own: &Calibration,
+        oldest: u64,
     ) -> Result<(Self, BTreeMap<Digest, RescorablePair>), ReplayError> {
-        let pairs = own_pairs(bundle)?;
+        let mut pairs = own_pairs(bundle)?;
+        for pair in &mut pairs {
+            pair.take_if(|pair| pair.bucket < oldest);
+        }
         let answers = pairs.iter().map(|pair| {
             let pair = pair.as_ref()?;
             Some(((pair.digest, pair.bucket), &pair.stated))
@@ -175,22 +181,21 @@ impl OwnTest {
     pub fn judge(&self, own: &BTreeMap<Digest, AnswerFinding>) -> OwnJudgement {
         let found = |position: &TestedPosition| own.get(&position.scorable?.0);
         let mut evidence = EProcess::new(self.tables.len(), Restart::AtOne);
-        let (mut log2, mut convicts, mut newest_against) = (0, false, None);
+        let (mut log2, mut convicts, mut newest_answer) = (0, false, None);
         for position in &self.positions {
-            let likelihoods = likelihoods(found(position), &self.tables);
-            if likelihoods.iter().any(|likelihood| *likelihood > ONE) {
-                newest_against = newest_against.max(position.scorable.map(|(_, bucket)| bucket));
-            }
-            evidence.observe(&likelihoods);
+            evidence.observe(&likelihoods(found(position), &self.tables));
             log2 = log2.max(evidence.mean_log2());
-            convicts |= evidence.mean() >= OWN_EVIDENCE;
+            if evidence.mean() >= OWN_EVIDENCE && !convicts {
+                convicts = true;
+                newest_answer = position.scorable.map(|(_, bucket)| bucket);
+            }
         }
         OwnJudgement {
             positions: self.positions.len(),
             scored: self.positions.iter().filter_map(found).count(),
             log2,
             convicts,
-            newest_against,
+            newest_answer,
         }
     }
 

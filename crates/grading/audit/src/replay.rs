@@ -14,7 +14,7 @@ use crate::calibration::{Calibration, CalibrationLevel, ExceededPremise};
 use crate::checked_answer::{CheckedAnswer, NonceState};
 use crate::checked_log::{CheckedLog, check_log};
 use crate::client_days::ClientDays;
-use crate::fixed_point::{ONE, exp2};
+use crate::fixed_point::exp2;
 use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
 use crate::missing_answers::{MissingOutcome, missing_evidence};
@@ -50,9 +50,9 @@ pub struct ReplayedBundle {
     pub counts: AnswerTally,
     /// The results of the tests.
     pub tests: TestOutcomes,
-    /// The bucket of the newest answer to an own prompt that speaks against the miner by the first reference.
+    /// The bucket of the newest answer that a conviction rests on; `None` if the answers to own prompts convict nobody.
     #[serde(skip)]
-    pub newest_against: Option<u64>,
+    pub newest_answer: Option<u64>,
     /// Whether validators whose scores are those of the bundle would adopt a conviction; `None` for a bundle without
     /// answers to own prompts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -246,7 +246,7 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<Ev
             unscored: tested.len() - scored,
         },
         tests,
-        newest_against: judged.newest_against(&tested),
+        newest_answer: judged.newest_answer(&tested),
         adoption,
         missing,
         off_rates: judged.off_rates(),
@@ -510,18 +510,18 @@ impl JudgedAnswers {
             .collect()
     }
 
-    /// The bucket of the newest public answer that speaks against the miner under some alternative.
-    fn newest_against(&self, tested: &[&CheckedAnswer<'_>]) -> Option<u64> {
-        let speaks_against = |judged: &JudgedAnswer| {
-            let likelihoods = judged.convicting.first.iter().flatten();
-            judged.publicity == Publicity::Public
-                && likelihoods.into_iter().any(|likelihood| *likelihood > ONE)
-        };
-        let against = tested
+    /// The bucket of the newest answer that the conviction on own prompts rests on: see
+    /// [`TestOutcome::newest_confirmed`].
+    fn newest_answer(&self, tested: &[&CheckedAnswer<'_>]) -> Option<u64> {
+        let is_own = |judged: &JudgedAnswer| judged.publicity == Publicity::Public && !judged.is_unseeded;
+        let (buckets, own): (Vec<u64>, Vec<&ScoredAnswer>) = tested
             .iter()
             .zip(&self.answers)
-            .filter(|(_, judged)| speaks_against(judged));
-        against.map(|(answer, _)| answer.evidence.bucket).max()
+            .filter(|(_, judged)| is_own(judged))
+            .map(|(answer, judged)| (answer.evidence.bucket, &judged.convicting))
+            .unzip();
+        let newest = TestOutcome::newest_confirmed(&own, self.alternatives.len())?;
+        buckets.get(newest.checked_sub(1)?).copied()
     }
 
     fn scored(&self) -> usize {

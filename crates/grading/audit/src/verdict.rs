@@ -138,6 +138,46 @@ pub struct TestOutcome {
 impl TestOutcome {
     /// Tests answers in the order of the log against this number of alternatives.
     pub fn of(answers: &[&ScoredAnswer], alternatives: usize) -> Self {
+        let stages = TestStages::of(answers, alternatives);
+        Self {
+            answers: answers.len(),
+            alarm: stages.alarm,
+            rescored: stages.both.is_some(),
+            fresh: stages.confirmed.is_some(),
+        }
+    }
+
+    /// The number of answers after which the newest alarm is confirmed, if each one has to be raised and confirmed by
+    /// answers behind the one before; `None` without one. A conviction is as new as this answer: answers that raise no
+    /// alarm by themselves make none newer.
+    pub(crate) fn newest_confirmed(answers: &[&ScoredAnswer], alternatives: usize) -> Option<usize> {
+        let mut newest = None;
+        let mut rest = answers;
+        while let Some(confirmed) = TestStages::of(rest, alternatives).confirmed {
+            newest = Some(newest.unwrap_or_default() + confirmed);
+            rest = rest.get(confirmed..).unwrap_or_default();
+        }
+        newest
+    }
+
+    /// Whether the alarm is confirmed both ways.
+    pub const fn is_confirmed(&self) -> bool {
+        self.rescored && self.fresh
+    }
+}
+
+/// The numbers of answers after which a test gets to each stage of a conviction.
+struct TestStages {
+    /// The alarm by the first reference.
+    alarm: Option<usize>,
+    /// The alarms by both references.
+    both: Option<usize>,
+    /// The confirmation of the alarms by the answers after both.
+    confirmed: Option<usize>,
+}
+
+impl TestStages {
+    fn of(answers: &[&ScoredAnswer], alternatives: usize) -> Self {
         let first = |answer: &ScoredAnswer| answer.first.clone();
         let second = |answer: &ScoredAnswer| answer.second.clone();
         let alarm = first_reached(answers, alternatives, Restart::AtOne, ALARM, first);
@@ -153,16 +193,10 @@ impl TestOutcome {
         let after = both.and_then(|both| answers.get(both..)).unwrap_or_default();
         let fresh = first_reached(after, alternatives, Restart::Never, CONFIRMATION, second);
         Self {
-            answers: answers.len(),
             alarm,
-            rescored: rescored.is_some(),
-            fresh: fresh.is_some(),
+            both,
+            confirmed: both.zip(fresh).map(|(both, fresh)| both + fresh),
         }
-    }
-
-    /// Whether the alarm is confirmed both ways.
-    pub const fn is_confirmed(&self) -> bool {
-        self.rescored && self.fresh
     }
 }
 
@@ -318,6 +352,27 @@ mod tests {
         );
         let then_honest = [vec![cheated(); 3], vec![honest(); 50]].concat();
         assert!(!outcome(&then_honest).fresh, "an appeal by fresh answers");
+    }
+
+    #[test]
+    fn a_conviction_is_as_new_as_the_answer_that_confirms_it_and_no_later_answer_alone_makes_it_newer() {
+        let newest =
+            |answers: &[ScoredAnswer]| TestOutcome::newest_confirmed(&answers.iter().collect::<Vec<_>>(), 1);
+        // Three cheated answers alarm and one more confirms.
+        assert_eq!(newest(&vec![cheated(); 3]), None);
+        assert_eq!(newest(&vec![cheated(); 4]), Some(4));
+        assert_eq!(newest(&[vec![honest(); 5], vec![cheated(); 4]].concat()), Some(9));
+        // Honest answers speak against a machine now and again.
+        let by_chance = [vec![answer(2 * ONE, 2 * ONE)], vec![honest(); 4]].concat();
+        let lately = [vec![cheated(); 4], vec![by_chance; 9].concat()].concat();
+        assert_eq!(newest(&lately), Some(4));
+        assert_eq!(
+            newest(&[lately.clone(), vec![cheated(); 3]].concat()),
+            Some(4),
+            "an alarm alone"
+        );
+        let again = [lately, vec![cheated(); 4]].concat();
+        assert_eq!(newest(&again), Some(again.len()), "the miner goes on");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muster_audit::Verdict;
 use muster_protocol::{Hotkey, MinerKey, Timestamp};
-use muster_validator_store::AdoptedAudit;
+use muster_validator_store::{AdoptedAudit, EndedConviction, StandingConviction};
 use muster_verdict_exchange::ConvictionGround;
 
 use crate::appeals::appeal_end::AppealEnd;
@@ -22,7 +22,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub(crate) fn watched(
     counting: &[AdoptedAudit],
     appeals: &[StoredAppeal],
-    former: Vec<Subject>,
+    ended: &[EndedConviction],
     now: Timestamp,
 ) -> BTreeSet<Subject> {
     let suspects = counting
@@ -38,35 +38,53 @@ pub(crate) fn watched(
         .iter()
         .filter(|appeal| appeal.is_open())
         .map(StoredAppeal::subject);
+    // The review of each cycle settles those that are watched no longer.
+    let former = ended
+        .iter()
+        .filter(|conviction| {
+            ConvictionGround::of(conviction.audit.origin).is_watched(conviction.consistent_since)
+        })
+        .map(|conviction| Subject {
+            coldkey: conviction.audit.coldkey,
+            model: conviction.audit.model.clone(),
+        });
     suspects.chain(open).chain(former).collect()
 }
 
-/// The convicts that are asked fresh own prompts now, each by one of its hotkeys, another one each day: those whose
-/// convictions rest on own scores, and that were not asked within the last day. A conviction renews by such answers
-/// alone.
+/// The convicts that are asked fresh own prompts now: those that were not asked within the last day, but none that an
+/// order of the operator alone convicts. Each is asked at one of its hotkeys that are registered now, those of the
+/// bundle first, and at another one each day.
 pub(crate) fn convicts_to_ask(
-    counting: &[AdoptedAudit],
-    asked_at: &BTreeMap<Subject, Timestamp>,
+    standing: &[StandingConviction],
+    owners: &BTreeMap<MinerKey, Hotkey>,
     now: Timestamp,
-) -> Vec<(Subject, MinerKey)> {
+) -> BTreeMap<Subject, MinerKey> {
     let day = usize::try_from(now.micros().max(0) / 86_400_000_000).unwrap_or_default();
-    let mut asked: BTreeMap<Subject, MinerKey> = BTreeMap::new();
-    for verdict in counting {
-        let is_own = ConvictionGround::of(verdict.origin) == ConvictionGround::OwnScores;
-        if !is_own || Verdict::of_name(&verdict.verdict) != Some(Verdict::Convicted) {
+    let mut asked = BTreeMap::new();
+    for conviction in standing {
+        let verdict = &conviction.audit;
+        let is_order = match ConvictionGround::of(verdict.origin) {
+            ConvictionGround::OwnScores | ConvictionGround::Statements => false,
+            ConvictionGround::Order => true,
+        };
+        let was_asked = conviction.asked_at.is_some_and(|at| now.since(at) < DAY);
+        if is_order || was_asked {
             continue;
         }
-        let subject = Subject {
-            coldkey: verdict.coldkey,
-            model: verdict.model.clone(),
-        };
-        let is_due = asked_at.get(&subject).is_none_or(|at| now.since(*at) >= DAY);
-        let miner = verdict.miners.get(day % verdict.miners.len().max(1));
-        if let (true, Some(miner)) = (is_due, miner) {
+        let registered = owners.iter().filter(|(_, owner)| **owner == verdict.coldkey);
+        let (judged, others): (Vec<MinerKey>, Vec<MinerKey>) = registered
+            .map(|(miner, _)| *miner)
+            .partition(|miner| verdict.miners.contains(miner));
+        let hotkeys = if judged.is_empty() { others } else { judged };
+        if let Some(miner) = hotkeys.get(day % hotkeys.len().max(1)) {
+            let subject = Subject {
+                coldkey: verdict.coldkey,
+                model: verdict.model.clone(),
+            };
             asked.insert(subject, *miner);
         }
     }
-    asked.into_iter().collect()
+    asked
 }
 
 /// The miners that get no sessions for clients, by model: those of convicted coldkeys, and of suspects for a day.
@@ -129,7 +147,7 @@ mod tests {
             barred.get("tiny").map_or(0, BTreeSet::len)
         };
         let watched_of = |counting: &[AdoptedAudit], appeals: &[StoredAppeal]| {
-            watched(counting, appeals, Vec::new(), now()).len()
+            watched(counting, appeals, &[], now()).len()
         };
         // The hotkeys of the bundle and the owner's new one.
         assert_eq!(names(&[verdict("suspect", ago(60))]), 3);
@@ -140,41 +158,72 @@ mod tests {
         assert_eq!(watched_of(&[verdict("convicted", ago(86_400))], &[]), 0);
         assert_eq!(watched_of(&[], &[stored(ago(60), None)]), 1);
         assert_eq!(watched_of(&[], &[stored(ago(60), Some("lifted"))]), 0);
-        let former = vec![stored(now(), None).subject()];
+        let ended = |origin, consistent_since| EndedConviction {
+            audit: AdoptedAudit {
+                origin,
+                ..verdict("convicted", ago(9))
+            },
+            ended_at: ago(8),
+            reason: String::new(),
+            consistent_since,
+        };
+        let watched_after = |origin, consistent| watched(&[], &[], &[ended(origin, consistent)], now()).len();
+        assert_eq!(watched_after(AuditOrigin::Own, 63), 1);
+        assert_eq!(watched_after(AuditOrigin::Rescored, 0), 1);
+        assert_eq!(watched_after(AuditOrigin::Own, 64), 0);
         assert_eq!(
-            watched(&[], &[], former.clone(), now()),
-            former.into_iter().collect()
+            watched_after(AuditOrigin::Endorsed, 0),
+            0,
+            "nobody's own scores spoke against it"
         );
     }
 
     #[test]
-    fn a_convict_by_own_scores_is_asked_once_a_day_by_another_hotkey_each_day() {
-        let convicted = |origin| AdoptedAudit {
-            origin,
-            miners: vec![MinerKey(key(2)), MinerKey(key(3))],
-            ..verdict("convicted", ago(60))
-        };
-        let own = convicted(AuditOrigin::Rescored);
-        let asked = |audit: &AdoptedAudit, before: &BTreeMap<Subject, Timestamp>, at| {
-            convicts_to_ask(std::slice::from_ref(audit), before, at)
-        };
-        let first = asked(&own, &BTreeMap::new(), now());
-        let next = asked(&own, &BTreeMap::new(), now().plus(DAY));
-        assert_eq!((first.len(), next.len()), (1, 1));
-        assert_ne!(first[0].1, next[0].1, "another hotkey");
-        let before = BTreeMap::from([(first[0].0.clone(), now())]);
-        assert_eq!(asked(&own, &before, now().plus(DAY / 2)), []);
-        assert_eq!(asked(&own, &before, now().plus(DAY)).len(), 1);
-        for other in [
-            convicted(AuditOrigin::Endorsed),
-            convicted(AuditOrigin::Operator),
-            AdoptedAudit {
-                verdict: "suspect".to_owned(),
-                ..own
+    fn a_convict_is_asked_once_a_day_by_another_registered_hotkey_each_day() {
+        let standing = |origin, asked_at| StandingConviction {
+            audit: AdoptedAudit {
+                origin,
+                miners: vec![MinerKey(key(2)), MinerKey(key(3)), MinerKey(key(4))],
+                ..verdict("convicted", ago(60))
             },
-        ] {
-            assert_eq!(asked(&other, &BTreeMap::new(), now()), [], "{other:?}");
+            unsupported_since: None,
+            asked_at,
+        };
+        let coldkey = standing(AuditOrigin::Own, None).audit.coldkey;
+        let owners_of = |keys: &[u8]| -> BTreeMap<MinerKey, Hotkey> {
+            keys.iter().map(|seed| (MinerKey(key(*seed)), coldkey)).collect()
+        };
+        let asked = |conviction: StandingConviction, registered: &[u8], at| {
+            let asked = convicts_to_ask(&[conviction], &owners_of(registered), at);
+            asked.into_values().collect::<Vec<_>>()
+        };
+        for origin in [AuditOrigin::Own, AuditOrigin::Rescored, AuditOrigin::Endorsed] {
+            let days = [now(), now().plus(DAY)];
+            let [first, next] = days.map(|at| asked(standing(origin, None), &[2, 3, 7], at));
+            assert_eq!((first.len(), next.len()), (1, 1));
+            assert_ne!(first, next, "another hotkey");
+            assert!(
+                first
+                    .iter()
+                    .chain(&next)
+                    .all(|miner| [2, 3].map(|seed| MinerKey(key(seed))).contains(miner)),
+                "those of the bundle that are registered"
+            );
         }
+        let own = |asked_at| standing(AuditOrigin::Own, asked_at);
+        assert_eq!(
+            asked(own(None), &[7], now()),
+            [MinerKey(key(7))],
+            "a new hotkey of its owner"
+        );
+        assert_eq!(asked(own(None), &[], now()), []);
+        assert_eq!(asked(own(Some(now())), &[2], now().plus(DAY / 2)), []);
+        assert_eq!(asked(own(Some(now())), &[2], now().plus(DAY)).len(), 1);
+        assert_eq!(
+            asked(standing(AuditOrigin::Operator, None), &[2], now()),
+            [],
+            "an order"
+        );
     }
 
     #[test]

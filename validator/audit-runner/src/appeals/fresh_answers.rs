@@ -75,7 +75,8 @@ pub(crate) async fn ask_convicts(state: &Arc<RunnerState>, ended: BucketNumber) 
         for prompt in &prompts {
             state.store.note_sent(&prompt.root, prompt.position, now).await?;
         }
-        state.convicts_asked_at.lock().insert(subject.clone(), now);
+        let verdicts = &state.adopter.store;
+        verdicts.note_asked(&subject.coldkey, &subject.model, now).await?;
         let asking = Arc::clone(state);
         drop(state.tasks.spawn("answers of a convict", async move {
             ask(&asking, (miner, &subject.model), prompts).await;

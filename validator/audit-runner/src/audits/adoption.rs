@@ -14,8 +14,10 @@ use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_scoring::{Conviction, QualityFactor};
 use muster_store::StoreError;
 use muster_subnet_view::SubnetView;
-use muster_validator_store::{AdoptedAudit, AuditOrigin, StandingConviction, Store};
-use muster_verdict_exchange::{BlockFault, SubjectError, check_blocks, check_subject, last_bucket};
+use muster_validator_store::{AdoptedAudit, AuditOrigin, Store};
+use muster_verdict_exchange::{
+    BlockFault, ConvictionEnd, SubjectError, check_blocks, check_subject, end_of_new, last_bucket,
+};
 
 use crate::appeals::appeal_end::FreshAudit;
 
@@ -118,12 +120,20 @@ impl Adopter {
                 needed: least_scored,
             });
         }
-        let audit = adopted(&replayed, bundle, origin, self.clock.now());
+        let mut audit = adopted(&replayed, bundle, origin, self.clock.now());
+        let earlier = self.earlier_conviction(&audit).await?;
+        if let Some(earlier) = &earlier {
+            audit.keep_newest(earlier);
+        }
+        let end = match verdict {
+            Verdict::Convicted => self.end_of(&audit)?,
+            Verdict::Consistent | Verdict::Weak | Verdict::Suspect | Verdict::Unproven(_) => None,
+        };
         let is_ordinary = origin == AuditOrigin::Own && least_scored == 0;
-        if is_ordinary && verdict == Verdict::Consistent && self.is_convicted(&audit).await? {
-            self.store.set_audit_aside(&audit, &text, STANDS).await?;
-        } else {
-            self.store.put_audit(&audit, &text).await?;
+        let would_lift = is_ordinary && verdict == Verdict::Consistent && earlier.is_some();
+        match end.or(would_lift.then_some(STANDS)) {
+            Some(reason) => self.store.set_audit_aside(&audit, &text, reason).await?,
+            None => self.store.put_audit(&audit, &text).await?,
         }
         Ok(Adoption {
             audit,
@@ -134,12 +144,18 @@ impl Adopter {
 }
 
 impl Adopter {
-    /// Whether a conviction of the same author about the same subject counts.
-    async fn is_convicted(&self, audit: &AdoptedAudit) -> Result<bool, StoreError> {
+    /// The conviction of the same author about the same subject that counts.
+    async fn earlier_conviction(&self, audit: &AdoptedAudit) -> Result<Option<AdoptedAudit>, StoreError> {
+        let subject = |audit: &AdoptedAudit| (audit.author, audit.coldkey, audit.model.clone());
         let standing = self.store.standing_convictions().await?;
-        Ok(standing.iter().any(|StandingConviction { audit: earlier, .. }| {
-            (earlier.author, earlier.coldkey, &earlier.model) == (audit.author, audit.coldkey, &audit.model)
-        }))
+        let mut of_subject = standing.into_iter().map(|standing| standing.audit);
+        Ok(of_subject.find(|earlier| subject(earlier) == subject(audit)))
+    }
+
+    /// Why a conviction by answers that are too old does not count.
+    fn end_of(&self, audit: &AdoptedAudit) -> Result<Option<&'static str>, AdoptionRefusal> {
+        let metagraph = self.subnet.last_metagraph().ok_or(AdoptionRefusal::NoChain)?;
+        Ok(end_of_new(audit, &metagraph).map(ConvictionEnd::explanation))
     }
 }
 
@@ -153,7 +169,7 @@ fn adopted(
         origin,
         author: Some(bundle.validator),
         through_bucket: last_bucket(&bundle),
-        newest_answer: replayed.newest_against.unwrap_or_default(),
+        newest_answer: replayed.newest_answer.unwrap_or_default(),
         scored: u64::try_from(replayed.counts.scored).unwrap_or(u64::MAX),
         digest: replayed.bundle,
         coldkey: replayed.coldkey,

@@ -13,8 +13,8 @@ use muster_validator::store::{
     AdoptedAudit, AuditOffer, AuditOrigin, OfferState, OfferedVerdict, Store, StoredEndorsement,
     StoredSelfTest,
 };
-use muster_verdict_exchange::review_convictions;
 use muster_verdict_exchange::statements::{AuditEndorsement, sign_text};
+use muster_verdict_exchange::{ConvictionEnd, end_of_new, review_convictions};
 
 use super::retention::sweep_with;
 use super::{NOW, each};
@@ -185,23 +185,101 @@ async fn an_ended_conviction_counts_no_longer_and_its_coldkey_is_watched_until_i
         assert_eq!(store.counting_audits().await.unwrap(), []);
         assert_eq!(store.standing_convictions().await.unwrap(), []);
         assert_eq!(store.shown_audits(author, 9).await.unwrap(), []);
-        let watched = [(convicted.coldkey, "tiny".to_owned())];
+        let audits = store.audits(9).await.unwrap();
         assert_eq!(
-            store.former_convicts(64).await.unwrap(),
-            watched,
-            "one from before says nothing"
+            audits,
+            std::slice::from_ref(&convicted),
+            "refunds go on: nothing lifted it"
         );
+        let consistent_since = async || {
+            let ended = store.ended_convictions().await.unwrap();
+            let since: Vec<u64> = ended
+                .iter()
+                .map(|conviction| conviction.consistent_since)
+                .collect();
+            since
+        };
+        assert_eq!(consistent_since().await, [0], "one from before says nothing");
         store.put_audit(&consistent("few", 63, 4), "{}").await.unwrap();
-        assert_eq!(store.former_convicts(64).await.unwrap(), watched);
+        assert_eq!(consistent_since().await, [63]);
         store.put_audit(&consistent("enough", 64, 5), "{}").await.unwrap();
-        assert_eq!(store.former_convicts(64).await.unwrap(), []);
+        assert_eq!(consistent_since().await, [64]);
+        store.settle_conviction(convicted.digest, NOW(6)).await.unwrap();
+        assert_eq!(consistent_since().await, [0_u64; 0]);
         // The same bundle counts again if it is adopted anew.
         let again = AdoptedAudit {
-            adopted_at: NOW(6),
+            adopted_at: NOW(7),
             ..convicted
         };
         store.put_audit(&again, "{}").await.unwrap();
         assert_eq!(store.standing_convictions().await.unwrap()[0].audit, again);
+    }
+}
+
+#[tokio::test]
+async fn a_conviction_that_has_ended_is_kept_until_it_is_settled_and_a_verdict_that_was_set_aside_goes_by_age()
+ {
+    for (_test, store) in each().await {
+        store.note_chain("0xa", BlockNumber(9), NOW(1)).await.unwrap();
+        let [before, convicted, later] = [
+            audit("before", 1, "tiny", 0, 1),
+            audit("convicted", 1, "tiny", 0, 2),
+            audit("few", 1, "tiny", 1_000, 6),
+        ];
+        let aside = audit("aside", 1, "tiny", 1_000, 3);
+        for one in [&before, &convicted] {
+            store.put_audit(one, "{}").await.unwrap();
+        }
+        store
+            .set_audit_aside(&aside, "{}", "it lifts nothing")
+            .await
+            .unwrap();
+        store
+            .end_conviction(convicted.digest, "thirty days", NOW(5))
+            .await
+            .unwrap();
+        store.put_audit(&later, "{}").await.unwrap();
+        let kept = async |days: i64| {
+            sweep_with(&store, &ValidatorRetentionConfig::default(), days * 86_400).await;
+            let mut kept = Vec::new();
+            for one in [&before, &aside, &convicted, &later] {
+                kept.push(store.audit_bundle(one.digest).await.unwrap().is_some());
+            }
+            kept
+        };
+        assert_eq!(
+            kept(400).await,
+            [false, false, true, true],
+            "its coldkey is watched"
+        );
+        assert_eq!(store.ended_convictions().await.unwrap().len(), 1);
+        store.settle_conviction(convicted.digest, NOW(7)).await.unwrap();
+        assert_eq!(kept(400).await, [false, false, false, true]);
+        assert_eq!(store.counting_audits().await.unwrap(), [later]);
+    }
+}
+
+#[tokio::test]
+async fn a_settled_conviction_goes_by_age_with_those_whose_place_it_took() {
+    for (_test, store) in each().await {
+        store.note_chain("0xa", BlockNumber(9), NOW(1)).await.unwrap();
+        let [before, convicted] = [("before", 1), ("convicted", 2)].map(|(name, at)| AdoptedAudit {
+            origin: AuditOrigin::Endorsed,
+            ..audit(name, 1, "tiny", 0, at)
+        });
+        for one in [&before, &convicted] {
+            store.put_audit(one, "{}").await.unwrap();
+        }
+        store
+            .end_conviction(convicted.digest, "thirty days", NOW(5))
+            .await
+            .unwrap();
+        store.settle_conviction(convicted.digest, NOW(5)).await.unwrap();
+        for _ in 0..3 {
+            assert_eq!(store.counting_audits().await.unwrap(), []);
+            sweep_with(&store, &ValidatorRetentionConfig::default(), 400 * 86_400).await;
+        }
+        assert_eq!(store.audit_bundle(convicted.digest).await.unwrap(), None);
     }
 }
 
@@ -283,6 +361,126 @@ async fn a_conviction_by_statements_ends_without_its_author_and_one_by_own_score
         assert_eq!(store.counting_audits().await.unwrap(), [rescored]);
         assert_eq!(review(100_024 + 216_000 - 1, &[]).await, [None]);
         assert_eq!(review(100_024 + 216_000, &[]).await, [], "thirty days");
+        // Statements leave nothing behind, and own scores a coldkey that is watched.
+        let watched = async || {
+            let ended = store.ended_convictions().await.unwrap();
+            ended
+                .into_iter()
+                .map(|conviction| conviction.audit.digest)
+                .collect::<Vec<_>>()
+        };
+        let digest = Digest::of(b"rescored");
+        assert_eq!(watched().await, [digest]);
+        let consistent = AdoptedAudit {
+            author: Some(key(5)),
+            scored: 64,
+            adopted_at: clock.now(),
+            ..audit("consistent", 2, "tiny", 1_000, 1)
+        };
+        let few = AdoptedAudit {
+            scored: 63,
+            digest: Digest::of(b"few"),
+            ..consistent.clone()
+        };
+        for (verdict, is_watched) in [(few, true), (consistent, false)] {
+            store.put_audit(&verdict, "{}").await.unwrap();
+            review(400_000, &[]).await;
+            assert_eq!(watched().await.is_empty(), !is_watched, "{verdict:?}");
+        }
+    }
+}
+
+#[test]
+fn to_judge_old_answers_again_makes_a_conviction_neither_newer_nor_older() {
+    let convicted = |newest_answer| AdoptedAudit {
+        newest_answer,
+        ..audit("convicted", 1, "tiny", 0, 1)
+    };
+    let after = |mut audit: AdoptedAudit, earlier: AdoptedAudit| {
+        audit.keep_newest(&earlier);
+        audit.newest_answer
+    };
+    assert_eq!(after(convicted(3), convicted(5)), 5);
+    assert_eq!(after(convicted(7), convicted(5)), 7);
+    let of_other = |coldkey, quality| AdoptedAudit {
+        newest_answer: 5,
+        ..audit("other", coldkey, "tiny", quality, 1)
+    };
+    assert_eq!(after(convicted(3), of_other(2, 0)), 3, "another coldkey's");
+    assert_eq!(after(convicted(3), of_other(1, 1_000)), 3, "no conviction");
+    // Bucket 4,000 ends with block 100,024.
+    let end = |origin, block| {
+        let stored = AdoptedAudit {
+            origin,
+            ..convicted(4_000)
+        };
+        end_of_new(&stored, &subnet_at(block, &[]))
+    };
+    for origin in [AuditOrigin::Own, AuditOrigin::Rescored, AuditOrigin::Endorsed] {
+        assert_eq!(end(origin, 100_024 + 216_000 - 1), None, "{origin:?}");
+        assert_eq!(
+            end(origin, 100_024 + 216_000),
+            Some(ConvictionEnd::Age),
+            "{origin:?}"
+        );
+    }
+    assert_eq!(end(AuditOrigin::Operator, 900_000), None);
+}
+
+#[tokio::test]
+async fn a_convict_was_asked_when_any_conviction_of_its_coldkey_and_model_was_noted() {
+    for (_test, store) in each().await {
+        store.note_chain("0xa", BlockNumber(9), NOW(1)).await.unwrap();
+        let convicted = audit("convicted", 1, "tiny", 0, 1);
+        for one in [&convicted, &audit("of another model", 1, "large", 0, 1)] {
+            store.put_audit(one, "{}").await.unwrap();
+        }
+        let asked_at = async || {
+            let standing = store.standing_convictions().await.unwrap();
+            let asked = standing.into_iter().map(|one| (one.audit.model, one.asked_at));
+            asked.collect::<Vec<_>>()
+        };
+        let (large, tiny) = ("large".to_owned(), "tiny".to_owned());
+        assert_eq!(asked_at().await, [(large.clone(), None), (tiny.clone(), None)]);
+        store
+            .note_asked(&convicted.coldkey, "tiny", NOW(2))
+            .await
+            .unwrap();
+        let asked = [(large, None), (tiny, Some(NOW(2)))];
+        assert_eq!(asked_at().await, asked);
+        store
+            .put_audit(&audit("renewed", 1, "tiny", 0, 3), "{}")
+            .await
+            .unwrap();
+        assert_eq!(
+            asked_at().await,
+            asked,
+            "the new conviction does not begin a new day"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_audit_is_judged_by_its_own_verdict_and_no_other() {
+    for (_test, store) in each().await {
+        store.note_chain("0xa", BlockNumber(9), NOW(1)).await.unwrap();
+        let stored = audit("own", 1, "tiny", 1_000, 5);
+        let rescored = AdoptedAudit {
+            origin: AuditOrigin::Rescored,
+            ..audit("rescored", 1, "tiny", 0, 6)
+        };
+        store.put_audit(&rescored, "{}").await.unwrap();
+        store
+            .set_audit_aside(&stored, "{}", "it lifts nothing")
+            .await
+            .unwrap();
+        let find = async |coldkey: Hotkey, model, since| {
+            store.own_audit_since(&coldkey, model, NOW(since)).await.unwrap()
+        };
+        assert_eq!(find(stored.coldkey, "tiny", 5).await, Some(stored.clone()));
+        assert_eq!(find(stored.coldkey, "tiny", 6).await, None, "an earlier one");
+        assert_eq!(find(stored.coldkey, "large", 5).await, None);
+        assert_eq!(find(Hotkey::from_bytes([99; 32]), "tiny", 5).await, None);
     }
 }
 

@@ -63,7 +63,7 @@ impl VerdictExchange {
         let test: Option<SelfTestStatement> =
             test.and_then(|test| open_text(&test.statement, offer.author, moment.subnet));
         let facts = OfferFacts {
-            effect: effect_of(&says, offer.author, &counting),
+            effect: effect_of(&says, offer.author, &counting, moment.block),
             self_test: standing_of(test.as_ref(), now),
             rescoring: self.rescoring(moment, &offer, &says).await?,
             endorsers: endorsers.len(),
@@ -134,18 +134,18 @@ impl VerdictExchange {
             }
         });
         let (newest_answer, scored) = match &facts.rescoring {
-            Rescoring::Scored(judged) => (judged.newest_against, judged.scored),
+            Rescoring::Scored(judged) => (judged.newest_answer, judged.scored),
             // By the word of its author, which further validators bear out.
             Rescoring::Due | Rescoring::Unavailable(_) | Rescoring::TooWeak => {
                 let text = body.clone();
                 let replaying = tokio::task::spawn_blocking(move || replay(&text));
                 let replayed = replaying.await.ok().and_then(Result::ok);
                 replayed.map_or((None, 0), |replayed| {
-                    (replayed.newest_against, replayed.counts.scored)
+                    (replayed.newest_answer, replayed.counts.scored)
                 })
             }
         };
-        let audit = AdoptedAudit {
+        let mut audit = AdoptedAudit {
             digest: offer.digest,
             coldkey: says.coldkey,
             miners: says.miners,
@@ -159,6 +159,9 @@ impl VerdictExchange {
             newest_answer: newest_answer.unwrap_or_default(),
             scored: u64::try_from(scored).unwrap_or(u64::MAX),
         };
+        for earlier in self.deps.store.standing_convictions().await? {
+            audit.keep_newest(&earlier.audit);
+        }
         // Only a validator whose own scores convict signs, so statements never rest on statements alone.
         let signed = (origin == AuditOrigin::Rescored).then(|| self.endorse(moment, &offer, now));
         self.deps

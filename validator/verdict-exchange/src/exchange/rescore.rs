@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use muster_audit::{AnswerFinding, AuditBundle, Calibration, OwnTest, RescorablePair};
 use muster_process::error::Causes;
 use muster_protocol::Digest;
+use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
 use muster_validator_store::{AuditOffer, OfferedVerdict};
 
 use super::decide::OpenOffer;
 use super::{Moment, RescoreTries, VerdictExchange};
 use crate::adoption_rule::Rescoring;
+use crate::conviction_life::oldest_bucket;
 use crate::rescore_budget::{CONTRADICTIONS_COUNT_FOR, is_paused};
 
 /// Times that references are started for one bundle, and blocks between two of them.
@@ -66,7 +68,8 @@ impl VerdictExchange {
             ));
         };
         // Signatures and resampling take seconds.
-        let choosing = tokio::task::spawn_blocking(move || choose_answers(&text, &calibration));
+        let oldest = oldest_bucket(moment.block);
+        let choosing = tokio::task::spawn_blocking(move || choose_answers(&text, &calibration, oldest));
         let (test, chosen) = match choosing.await {
             Ok(Ok(chosen)) => chosen,
             Ok(Err(why)) => return Ok(self.note_failure(moment, offer, MOST_TRIES, why)),
@@ -117,7 +120,7 @@ impl VerdictExchange {
 }
 
 /// The test of a bundle by the own calibration, and the answers to score. The error states why there is none.
-fn choose_answers(text: &str, own: &Calibration) -> Result<ChosenAnswers, String> {
+fn choose_answers(text: &str, own: &Calibration, oldest: BucketNumber) -> Result<ChosenAnswers, String> {
     let bundle: AuditBundle = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let judged = &bundle.calibration;
     if (judged.model, judged.engine) != (own.model, own.engine)
@@ -127,8 +130,8 @@ fn choose_answers(text: &str, own: &Calibration) -> Result<ChosenAnswers, String
             "it is about another engine, model or reference than this validator's calibration".to_owned(),
         );
     }
-    let (test, mut pairs) =
-        OwnTest::new(&bundle, own).map_err(|error| format!("it proves nothing: {}", Causes(&error)))?;
+    let (test, mut pairs) = OwnTest::new(&bundle, own, oldest.0)
+        .map_err(|error| format!("it proves nothing: {}", Causes(&error)))?;
     if test.alternatives() == 0 {
         return Err("this validator's calibration of the model tests no alternative".to_owned());
     }

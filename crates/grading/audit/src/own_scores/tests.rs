@@ -243,10 +243,11 @@ fn false_ids_count_by_the_own_reference_alone() {
     assert!(!test.judge(&BTreeMap::new()).convicts);
     let found = |finding: &AnswerFinding| (0..6).map(|at| (name(at), finding.clone())).collect();
     let judged = test.judge(&found(&AnswerFinding::FalseIds));
-    assert!(judged.convicts && judged.newest_against == Some(5), "{judged:?}");
+    assert!(judged.convicts, "{judged:?}");
+    assert_eq!(judged.newest_answer, Some(3), "it rests on four of them");
     let honest = tokens(&own.machines[0].answers[0]);
     let judged = test.judge(&found(&honest));
-    assert!(!judged.convicts && judged.newest_against.is_none(), "{judged:?}");
+    assert!(!judged.convicts && judged.newest_answer.is_none(), "{judged:?}");
     let none = AnswerFinding::Tokens(Vec::new());
     assert!(!test.judge(&found(&none)).convicts);
     let mut one_machine = own.clone();

@@ -30,7 +30,7 @@ macro_rules! assert_refused {
 
 /// The answers of a bundle that another reference can score.
 fn scorable(bundle: &AuditBundle) -> Vec<RescorablePair> {
-    let (_, pairs) = OwnTest::new(bundle, &bundle.calibration).unwrap();
+    let (_, pairs) = OwnTest::new(bundle, &bundle.calibration, 0).unwrap();
     pairs.into_values().collect()
 }
 
@@ -313,11 +313,25 @@ fn words_are_those_of_the_proof_and_of_answers_that_may_be_published() {
 }
 
 #[test]
+fn answers_that_are_too_old_to_convict_count_for_the_miner() {
+    let mut world = World::new("int4", 1);
+    world.opens_words = true;
+    let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
+    let buckets: Vec<u64> = scorable(&bundle).iter().map(|pair| pair.bucket).collect();
+    let (oldest, newest) = (*buckets.iter().min().unwrap(), *buckets.iter().max().unwrap());
+    let since = |oldest: u64| OwnTest::new(&bundle, &bundle.calibration, oldest).unwrap();
+    let (test, pairs) = since(oldest);
+    assert_eq!((pairs.len(), test.choose().is_empty()), (buckets.len(), false));
+    let (test, pairs) = since(newest + 1);
+    assert_eq!((pairs.len(), test.choose().is_empty()), (0, true));
+}
+
+#[test]
 fn another_calibration_gives_its_own_test() {
     let mut world = World::new("int4", 1);
     world.opens_words = true;
     let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
-    let chosen = |calibration: &Calibration| OwnTest::new(&bundle, calibration).unwrap().0.choose().len();
+    let chosen = |calibration: &Calibration| OwnTest::new(&bundle, calibration, 0).unwrap().0.choose().len();
     assert!((4..=12).contains(&chosen(&bundle.calibration)));
     let mut none = bundle.calibration.clone();
     none.machines.truncate(1);
