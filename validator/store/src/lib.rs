@@ -61,7 +61,7 @@ pub use epochs::NamedBlocks;
 pub use final_report::ended_attempts;
 pub use gathered_receipts::{GatheredFinish, GatheredPage, PlacedReceipt, RefusedView};
 pub use job_views::{AttemptView, JobView, OutcomeView};
-pub use jobs::{JobAdmission, StoredJob};
+pub use jobs::{JobAdmission, OwnJobRestart, StoredJob};
 pub use ledger::restore_ledger;
 pub use muster_job_messages::IssuedReceipt;
 pub use muster_subnet_view::burn_reading::BlockRun;
@@ -173,6 +173,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             38,
             "request pseudonyms",
             include_str!("../migrations/0038_request_pseudonyms.sql"),
+        ),
+        (
+            41,
+            "own checks",
+            include_str!("../migrations/0041_own_checks.sql"),
         ),
     ])
 });
