@@ -20,6 +20,7 @@ pub const IMAGES_OF_TESTS: &str = "[images]\nlocal = [\"*\"]\nallow = [\"127.0.0
 pub const BUSYBOX: &str = "/bin/busybox";
 
 const IMAGE: &str = "muster/shell-test:1";
+const ANOTHER_IMAGE: &str = "muster/shell-test:2";
 
 /// Loads the image into the engine at `engine` (empty: this machine's) and returns its name. A job's arguments are the
 /// shell's: `["-c", "echo hello"]`.
@@ -27,20 +28,40 @@ const IMAGE: &str = "muster/shell-test:1";
 /// # Errors
 /// There is no engine, or no busybox on this machine.
 pub async fn shell_image(engine: &str) -> Result<&'static str> {
+    load_shell(engine, IMAGE, Vec::new()).await?;
+    Ok(IMAGE)
+}
+
+/// As [`shell_image`], but an image with another id.
+///
+/// # Errors
+/// There is no engine, or no busybox on this machine.
+pub async fn another_shell_image(engine: &str) -> Result<&'static str> {
+    let mark = ImageFile {
+        path: "/another".to_owned(),
+        mode: 0o644,
+        contents: b"another image".to_vec(),
+    };
+    load_shell(engine, ANOTHER_IMAGE, vec![mark]).await?;
+    Ok(ANOTHER_IMAGE)
+}
+
+async fn load_shell(engine: &str, tag: &str, mut files: Vec<ImageFile>) -> Result<()> {
     let engine = ContainerEngine::connect(engine).await?;
     let contents = std::fs::read(BUSYBOX).or_else(|_| std::fs::read("/usr/bin/busybox"));
+    files.push(ImageFile {
+        path: BUSYBOX.to_owned(),
+        mode: 0o755,
+        contents: contents.context("busybox-static is not installed")?,
+    });
     let archive = ImageArchive::new(&ImageContent {
-        tag: IMAGE.to_owned(),
-        files: vec![ImageFile {
-            path: BUSYBOX.to_owned(),
-            mode: 0o755,
-            contents: contents.context("busybox-static is not installed")?,
-        }],
+        tag: tag.to_owned(),
+        files,
         entrypoint: vec![BUSYBOX.to_owned(), "sh".to_owned()],
         ..ImageContent::default()
     })?;
     engine.load(archive.bytes).await?;
-    Ok(IMAGE)
+    Ok(())
 }
 
 /// Puts llama.cpp's server, as this Python has it, and a small model into an image, loads that into this machine's

@@ -12,6 +12,7 @@ use muster_audit_runner::BarredMiners;
 use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
+use muster_own_jobs::DISGUISED_NAMESPACE;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
 use muster_protocol::receipt::page_of;
@@ -86,6 +87,16 @@ impl ValidatorState {
     /// Whether the job is a session by which the validator checks a miner. It is paid to nobody.
     pub(crate) fn is_own_check(&self, request: &UserJobRequest) -> bool {
         self.is_own(request) && request.job_namespace.as_deref() == Some(GRADING_NAMESPACE)
+    }
+
+    /// Whether the job is a check that its miner must not distinguish from a user's job: it is routed and paid as one.
+    pub(crate) fn is_disguised(&self, request: &UserJobRequest) -> bool {
+        self.is_own(request) && request.job_namespace.as_deref() == Some(DISGUISED_NAMESPACE)
+    }
+
+    /// Whether the job is the validator's own, and its miner may know it.
+    pub(crate) fn is_openly_own(&self, request: &UserJobRequest) -> bool {
+        self.is_own(request) && !self.is_disguised(request)
     }
 
     /// The service of the whitelist that a job of the gateway's runs; `None` for every other job.

@@ -15,12 +15,15 @@ struct ShownChecks {
     checks: Vec<ShownCheck>,
 }
 
-/// The test of the drawn jobs of a coldkey's miners.
+/// The result of the validator's own deterministic jobs at a coldkey's miners.
 #[derive(Debug, Deserialize)]
 struct ShownColdkey {
     coldkey: String,
     counted: u64,
     differing: u64,
+    /// An earlier validator does not name them.
+    #[serde(default)]
+    confirmed: u64,
     quality_per_mille: u16,
 }
 
@@ -35,7 +38,7 @@ struct ShownCheck {
     ended_at: String,
 }
 
-/// Prints the validator's newest cross-checks, and what they show of each coldkey.
+/// Prints the validator's newest cross-checks of users' jobs, and what its own jobs show of each coldkey.
 ///
 /// # Errors
 /// No validator answers.
@@ -60,10 +63,17 @@ pub async fn list_cross_checks(at: SocketAddr, limit: u32, is_json: bool) -> Res
     print::table(&["ended", "job", "origin", "miner", "state", "reason"], rows);
     if !coldkeys.is_empty() {
         let rows = coldkeys.into_iter().map(|one| {
-            let (counted, differing) = (one.counted.to_string(), one.differing.to_string());
-            vec![one.coldkey, counted, differing, one.quality_per_mille.to_string()]
+            let numbers = [one.counted, one.differing, one.confirmed].map(|number| number.to_string());
+            let [counted, differing, confirmed] = numbers;
+            vec![
+                one.coldkey,
+                counted,
+                differing,
+                confirmed,
+                one.quality_per_mille.to_string(),
+            ]
         });
-        print::table(&["coldkey", "jobs that count", "differ", "quality"], rows);
+        print::table(&["coldkey", "own jobs", "differ", "confirmed", "quality"], rows);
     }
     Ok(())
 }
@@ -82,7 +92,7 @@ mod tests {
     fn the_validators_answer_is_read_and_another_is_refused() {
         let at = SocketAddr::from(([127, 0, 0, 1], 1));
         let answer = json!({"share_ppm": 1, "refunded_answers": {}, "coldkeys": [{"coldkey": "5", "counted": 3,
-            "differing": 1, "wealth_log2": 0, "alarmed": false, "quality_per_mille": 1000}],
+            "differing": 1, "confirmed": 0, "alarmed": false, "quality_per_mille": 1000}],
             "checks": [{"job": "1", "origin": "drawn", "state": "differs", "reason": "r", "miner": null,
             "ended_at": "now"}]});
         let shown = read(at, answer).unwrap();

@@ -60,6 +60,8 @@ const VALIDATOR: Role = Role {
         ("check_news", "validator/cross-checks/src"),
         ("cross_checks", "validator/cross-checks/src"),
         ("grades", "validator/grading-runner/src"),
+        ("machine_dependent_images", "validator/cross-checks/src"),
+        ("own_checks", "validator/cross-checks/src"),
         ("queue", "validator/store/src"),
         ("refunded_attempts", "validator/cross-checks/src"),
     ],

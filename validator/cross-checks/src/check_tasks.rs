@@ -1,5 +1,5 @@
 //! The tasks of a validator that run jobs again: jobs that have ended are entered and drawn block by block, and those
-//! that are due run one after the other.
+//! that are due run one after the other, users' jobs before the validator's own ones.
 //!
 //! Every step is stored before the next one, so a validator that was killed goes on where it was: a run that it had
 //! begun is called off at its start, and begins anew.
@@ -27,7 +27,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::coldkey_test::{ColdkeyTestResult, WINDOW_DAYS, add_quality, test_results};
+use crate::image_marks::{CheckEffect, ImageMark, effect_of, stands, uncounted};
 use crate::job_draw::{draw_block, draw_job};
+use crate::own_check_tasks::{OwnJobDrawer, step_own_checks};
 use crate::refunds::reconcile_refunds;
 use crate::report_verdict::{verdict_of_answer, verdict_of_audit};
 use crate::rerun_job::rerun_job;
@@ -131,17 +133,19 @@ impl CrossChecks {
 /// Enters the jobs that have ended, draws, and brings refunds in line with verdicts, once a block.
 async fn draw_block_by_block(state: &CheckerState) -> Result<Infallible, StoreError> {
     let mut read_from = state.now().minus(LOOK_BACK);
-    let mut block = 0;
+    let (mut block, mut own_jobs) = (0, OwnJobDrawer::default());
     loop {
         (block, _) = state.deps.subnet.wait_for_block_after(block).await;
         read_from = enter_ended(state, read_from, block).await?;
         draw_jobs(state, block).await?;
+        own_jobs.draw_to(state, block).await?;
         reconcile_refunds(&state.store, &state.deps.store, state.now()).await?;
         let now = state.now();
         state
             .store
             .forget(now.minus(UNDRAWN_KEPT), now.minus(CHECKS_KEPT))
             .await?;
+        state.store.forget_own(now.minus(CHECKS_KEPT)).await?;
     }
 }
 
@@ -221,6 +225,7 @@ async fn run_due(state: &CheckerState) -> Result<Infallible, StoreError> {
         while let Some(check) = state.store.next_due(state.now()).await? {
             carry_out(state, check).await?;
         }
+        step_own_checks(state).await?;
         tokio::select! {
             () = state.due.notified() => {}
             (next, _) = state.deps.subnet.wait_for_block_after(block) => block = next,
@@ -239,6 +244,9 @@ async fn carry_out(state: &CheckerState, mut check: DueCheck) -> Result<(), Stor
     };
     let verdict = match next_step(&outputs, &check.runs) {
         CheckStep::Done(verdict) => verdict,
+        CheckStep::RunAgain if let Some(mark) = mark_of(state, &check).await? => {
+            CheckVerdict::unproven(uncounted(&mark))
+        }
         CheckStep::RunAgain => match run_once(state, check.job).await? {
             RunEnd::Completed(run) => {
                 check.runs.push(run);
@@ -259,8 +267,30 @@ async fn carry_out(state: &CheckerState, mut check: DueCheck) -> Result<(), Stor
     conclude(state, &check, verdict).await
 }
 
+/// The image of a job that has run on the validator's own miner: its id, or its reference if no id is known. By its
+/// word the checked miner could have any image marked.
+async fn image_of(state: &CheckerState, check: &DueCheck) -> Result<Option<String>, StoreError> {
+    let Some(run) = check.runs.first() else {
+        return Ok(None);
+    };
+    if let Some(image) = run.image {
+        return Ok(Some(image.to_string()));
+    }
+    let stored = state.deps.store.job(check.job).await?;
+    Ok(stored.map(|stored| format!("reference {}", stored.request.docker_image)))
+}
+
+/// The mark of a job's image, if it stands.
+async fn mark_of(state: &CheckerState, check: &DueCheck) -> Result<Option<ImageMark>, StoreError> {
+    let Some(image) = image_of(state, check).await? else {
+        return Ok(None);
+    };
+    let mark = state.store.image_mark(&image).await?;
+    Ok(mark.filter(|mark| stands(mark, state.now())))
+}
+
 /// Runs a job once on the validator's own miner.
-async fn run_once(state: &CheckerState, job: JobId) -> Result<RunEnd, StoreError> {
+pub(crate) async fn run_once(state: &CheckerState, job: JobId) -> Result<RunEnd, StoreError> {
     let Some(own_jobs) = &state.deps.own_jobs else {
         return Ok(RunEnd::Impossible(
             "this validator keeps no miner of its own, on which jobs run again".to_owned(),
@@ -303,7 +333,7 @@ async fn try_later(
 }
 
 /// The pause after this many runs that found no executor.
-fn pause_after(tries: u64) -> Duration {
+pub(crate) fn pause_after(tries: u64) -> Duration {
     let doublings = u32::try_from(tries.saturating_sub(1).min(10)).unwrap_or(10);
     FIRST_PAUSE
         .saturating_mul(2_u32.saturating_pow(doublings))
@@ -347,10 +377,20 @@ async fn judge(
 }
 
 async fn conclude(state: &CheckerState, check: &DueCheck, verdict: CheckVerdict) -> Result<(), StoreError> {
+    let (image, mark) = (image_of(state, check).await?, mark_of(state, check).await?);
+    let now = state.now();
+    let effect = effect_of(verdict, mark.as_ref(), now);
+    let CheckEffect { verdict, refunds } = &effect;
     let (job, found) = (check.job, verdict.state.as_str());
     tracing::info!(%job, verdict = found, reason = verdict.reason, "a job was run again");
+    if let Some(image) = image.as_deref().filter(|_| *refunds) {
+        tracing::info!(%job, image, "the job is refunded, and for thirty days no check of its image counts");
+    }
     metrics::counter!("muster_cross_checks_total", "verdict" => found).increment(1);
-    state.store.put_verdict(check, &verdict, state.now()).await
+    state
+        .store
+        .put_verdict(check, &effect, image.as_deref(), now)
+        .await
 }
 
 impl CheckerState {
@@ -365,24 +405,18 @@ impl CheckerState {
     }
 
     /// The chain's first block and the subnet; `None` before the chain has answered.
-    fn subnet(&self) -> Option<(Digest, u16)> {
+    pub(crate) fn subnet(&self) -> Option<(Digest, u16)> {
         let metagraph = self.deps.subnet.last_metagraph()?;
         Some((self.deps.store.genesis_digest()?, metagraph.netuid.0))
     }
 
-    /// The tests of the drawn jobs of the last days.
+    /// The results of the own jobs of the last thirty days.
     pub(crate) async fn test_results(&self) -> Result<Vec<ColdkeyTestResult>, StoreError> {
-        test_results_at(&self.store, self.now()).await
+        Ok(test_results(&self.store.own_results(self.now()).await?))
     }
 }
 
-/// The tests of the drawn jobs of the days before `now`.
-async fn test_results_at(store: &CheckStore, now: Timestamp) -> Result<Vec<ColdkeyTestResult>, StoreError> {
-    let since = now.minus(Duration::from_secs(WINDOW_DAYS * 86_400));
-    Ok(test_results(&store.evidence_since(since).await?))
-}
-
-/// The quality factors of a cycle, together with those that follow from cross-checks.
+/// The quality factors of a cycle, together with those that follow from the validator's own deterministic jobs.
 ///
 /// # Errors
 /// The database fails.
@@ -392,11 +426,13 @@ pub async fn quality_factors(
     neurons: &[Neuron],
     now: Timestamp,
 ) -> Result<Vec<QualityFactor>, StoreError> {
-    let test_results = test_results_at(&CheckStore::new(store.pool(), store.writer()), now).await?;
+    let results = CheckStore::new(store.pool(), store.writer())
+        .own_results(now)
+        .await?;
     let owners = neurons
         .iter()
         .map(|neuron| (MinerKey(neuron.hotkey), neuron.coldkey));
-    Ok(add_quality(factors, &test_results, &owners.collect()))
+    Ok(add_quality(factors, &test_results(&results), &owners.collect()))
 }
 
 /// Whether a completed job may be run again because its user reported it, or why not.

@@ -1,69 +1,59 @@
-//! The sequential rule about a coldkey: when the drawn jobs of its miners show more differences than honest miners
-//! have. Pure.
+//! The rule about a coldkey: when the validator's own deterministic jobs lower the quality of its miners. Pure.
 //!
-//! Each drawn job is a step of the e-process of [`muster_audit::EProcess`] with the likelihood of a miner that always
-//! differs against the highest rate of an honest one: 1/h for a difference, 0 for an agreement. For every honest rate
-//! of at most h the mean of this likelihood is at most 1, so a false alarm comes after [`ALARM`] counted jobs on
-//! average at the earliest.
+//! Users' jobs are no part of it: by a program that tells machines apart a user would accuse anybody. An own job speaks
+//! against a miner only once a third coldkey contradicts it ([`crate::own_check`]). A difference is confirmed by a
+//! repeat: another own job with the same program and other inputs, an hour later or more, that differs as well. The
+//! same inputs again would show the miner which job is the repeat.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use muster_audit::{ALARM, EProcess, Restart, WHOLE_QUALITY, fixed_point::ONE};
+use muster_audit::WHOLE_QUALITY;
 use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_scoring::QualityFactor;
 use serde::Serialize;
 
-/// The highest rate of confirmed differences of an honest miner: one drawn job in this many. A bound, not a
-/// measurement.
-pub const HONEST_ONE_IN: u128 = 1_000;
+/// Confirmed differences within the window from which on the quality falls.
+pub const CONFIRMED_TO_FALL: u64 = 3;
 
-/// The jobs of one account at one coldkey within a day that count.
-pub const COUNTED_A_DAY: usize = 4;
-
-/// The days of checks that a result rests on.
+/// The days of own jobs that a result rests on.
 pub const WINDOW_DAYS: u64 = 30;
 
-/// The quality of the miners of a coldkey after an alarm, in thousandths: that of a miner that discriminates.
-pub const ALARMED_QUALITY: u16 = 500;
+/// The least time between a difference and its repeat.
+pub const ANOTHER_HOUR: Duration = Duration::from_secs(3_600);
 
-const DAY_MICROS: i64 = 86_400_000_000;
-
-/// A drawn job with a verdict.
+/// An own job with a verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckedJob {
+pub struct OwnResult {
     /// The coldkey of the miner that ran it.
     pub coldkey: Hotkey,
-    /// The account that it counts towards.
-    pub account: String,
-    /// Whether its outputs differ, confirmed by a second run.
+    /// The name of its program.
+    pub program: String,
+    /// Whether its outputs differ, and a third coldkey agrees with the validator's own miner.
     pub differs: bool,
-    /// When the job ended.
+    /// When the job began.
     pub at: Timestamp,
 }
 
-/// The test of the drawn jobs of a coldkey's miners.
+/// The result of the own jobs of a coldkey's miners.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ColdkeyTestResult {
     /// The coldkey whose miners ran the jobs.
     pub coldkey: Hotkey,
-    /// Drawn jobs with a verdict that count.
+    /// Own jobs with a verdict.
     pub counted: u64,
     /// Those of them that differ.
     pub differing: u64,
-    /// The binary logarithm of the test's evidence, in thousandths; the alarm is at 27,443.
-    #[serde(rename = "wealth_log2")]
-    pub evidence_log2: i64,
-    /// Whether the test has alarmed.
+    /// The differences whose repeat differs as well.
+    pub confirmed: u64,
+    /// Whether they are enough to lower the quality.
     pub alarmed: bool,
     /// The factor of the miners' quality in scores, in thousandths.
     pub quality_per_mille: u16,
 }
 
-/// The results of all coldkeys of these jobs, which are in the order of their ends.
-///
-/// Of one account's jobs at a coldkey within a day (UTC) the first four count, and of those that differ only the first
-/// one at all: one user alone, who may have written a job that distinguishes machines, accuses nobody.
-pub fn test_results(jobs: &[CheckedJob]) -> Vec<ColdkeyTestResult> {
+/// The results of all coldkeys of these own jobs of the last thirty days, which are in the order of their times.
+pub fn test_results(jobs: &[OwnResult]) -> Vec<ColdkeyTestResult> {
     let mut tests: BTreeMap<Hotkey, ColdkeyTest<'_>> = BTreeMap::new();
     for job in jobs {
         tests.entry(job.coldkey).or_default().observe(job);
@@ -74,7 +64,20 @@ pub fn test_results(jobs: &[CheckedJob]) -> Vec<ColdkeyTestResult> {
         .collect()
 }
 
-/// The quality factors with those of miners whose coldkey's test has alarmed. The lower one of two counts.
+/// The program of the oldest difference of each coldkey that waits for its repeat.
+pub fn open_differences(jobs: &[OwnResult]) -> BTreeMap<Hotkey, String> {
+    let mut tests: BTreeMap<Hotkey, ColdkeyTest<'_>> = BTreeMap::new();
+    for job in jobs {
+        tests.entry(job.coldkey).or_default().observe(job);
+    }
+    let open = tests.into_iter().filter_map(|(coldkey, test)| {
+        let (_, program) = test.open.iter().map(|(program, at)| (*at, *program)).min()?;
+        Some((coldkey, program.to_owned()))
+    });
+    open.collect()
+}
+
+/// The quality factors with those of miners whose coldkey's own jobs lower them. The lower one of two counts.
 pub fn add_quality(
     factors: Vec<QualityFactor>,
     test_results: &[ColdkeyTestResult],
@@ -97,64 +100,46 @@ pub fn add_quality(
         .collect()
 }
 
-/// The test of one coldkey.
+/// The own jobs of one coldkey.
+#[derive(Default)]
 struct ColdkeyTest<'a> {
-    process: EProcess,
     counted: u64,
     differing: u64,
-    alarmed: bool,
-    /// Counted jobs by account and day.
-    daily: BTreeMap<(&'a str, i64), usize>,
-    /// The accounts of which a difference was counted.
-    accusers: BTreeSet<&'a str>,
-}
-
-impl Default for ColdkeyTest<'_> {
-    fn default() -> Self {
-        Self {
-            process: EProcess::new(1, Restart::AtOne),
-            counted: 0,
-            differing: 0,
-            alarmed: false,
-            daily: BTreeMap::new(),
-            accusers: BTreeSet::new(),
-        }
-    }
+    confirmed: u64,
+    /// The differences that wait for their repeats, by their programs.
+    open: BTreeMap<&'a str, Timestamp>,
 }
 
 impl<'a> ColdkeyTest<'a> {
-    fn observe(&mut self, job: &'a CheckedJob) {
-        let account = job.account.as_str();
-        if job.differs && self.accusers.contains(account) {
-            return;
-        }
-        let day = job.at.micros().div_euclid(DAY_MICROS);
-        let counted = self.daily.entry((account, day)).or_default();
-        if *counted >= COUNTED_A_DAY {
-            return;
-        }
-        *counted = counted.saturating_add(1);
+    fn observe(&mut self, job: &'a OwnResult) {
         self.counted = self.counted.saturating_add(1);
-        let likelihood = if job.differs {
-            self.accusers.insert(account);
-            self.differing = self.differing.saturating_add(1);
-            HONEST_ONE_IN * ONE
-        } else {
-            0
-        };
-        self.process.observe(&[likelihood]);
-        self.alarmed |= self.process.mean() >= ALARM;
+        if !job.differs {
+            return;
+        }
+        self.differing = self.differing.saturating_add(1);
+        match self.open.get(job.program.as_str()) {
+            Some(first) if job.at.since(*first) >= ANOTHER_HOUR => {
+                self.open.remove(job.program.as_str());
+                self.confirmed = self.confirmed.saturating_add(1);
+            }
+            // The same hour: one fault of the machine may be behind both.
+            Some(_) => {}
+            None => {
+                self.open.insert(&job.program, job.at);
+            }
+        }
     }
 
     fn result_of(self, coldkey: Hotkey) -> ColdkeyTestResult {
+        let alarmed = self.confirmed >= CONFIRMED_TO_FALL;
         ColdkeyTestResult {
             coldkey,
             counted: self.counted,
             differing: self.differing,
-            evidence_log2: self.process.mean_log2(),
-            alarmed: self.alarmed,
-            quality_per_mille: if self.alarmed {
-                ALARMED_QUALITY
+            confirmed: self.confirmed,
+            alarmed,
+            quality_per_mille: if alarmed {
+                without_share(self.differing, self.counted)
             } else {
                 WHOLE_QUALITY
             },
@@ -162,9 +147,15 @@ impl<'a> ColdkeyTest<'a> {
     }
 }
 
+/// The whole quality less the share of jobs that differ, rounded down.
+fn without_share(differing: u64, counted: u64) -> u16 {
+    let honest = counted.saturating_sub(differing);
+    let per_mille = honest.saturating_mul(u64::from(WHOLE_QUALITY)) / counted.max(1);
+    u16::try_from(per_mille).unwrap_or(WHOLE_QUALITY)
+}
+
 #[cfg(test)]
 mod tests {
-    use muster_audit::{CAP_LOG2, SeededNumbers, fixed_point::exp2};
     use proptest::prelude::*;
 
     use super::*;
@@ -173,55 +164,52 @@ mod tests {
         Hotkey::from_bytes([seed; 32])
     }
 
-    fn job(account: &str, differs: bool, day: i64) -> CheckedJob {
-        CheckedJob {
+    fn job(program: &str, differs: bool, minutes: i64) -> OwnResult {
+        OwnResult {
             coldkey: key(1),
-            account: account.to_owned(),
+            program: program.to_owned(),
             differs,
-            at: Timestamp::from_micros(day * DAY_MICROS),
+            at: Timestamp::from_secs(minutes * 60),
         }
     }
 
-    fn alarms(jobs: &[CheckedJob]) -> bool {
-        test_results(jobs).iter().any(|result| result.alarmed)
+    fn result(jobs: &[OwnResult]) -> ColdkeyTestResult {
+        test_results(jobs).remove(0)
     }
 
     #[test]
-    fn differences_of_three_accounts_are_an_alarm_and_of_one_account_never() {
-        let of = |accounts: &[&str]| {
-            let jobs: Vec<_> = accounts.iter().map(|account| job(account, true, 1)).collect();
-            alarms(&jobs)
-        };
-        assert!(!of(&["a", "b"]));
-        assert!(of(&["a", "b", "c"]));
-        let alone: Vec<_> = (0..100).map(|day| job("a", true, day)).collect();
-        assert!(!alarms(&alone), "one user accuses nobody");
-        assert!(
-            HONEST_ONE_IN * ONE <= exp2(CAP_LOG2),
-            "within the bound of the test"
+    fn three_differences_whose_repeats_differ_lower_the_quality_by_their_share() {
+        let mut jobs: Vec<_> = (0..6).map(|number| job("sum", true, number * 60)).collect();
+        jobs.extend((6..24).map(|number| job("sum", false, number * 60)));
+        let found = result(&jobs);
+        assert_eq!((found.counted, found.differing, found.confirmed), (24, 6, 3));
+        assert_eq!((found.alarmed, found.quality_per_mille), (true, 750));
+        let fewer = result(&jobs[1..]);
+        assert_eq!((fewer.confirmed, fewer.quality_per_mille), (2, WHOLE_QUALITY));
+    }
+
+    #[test]
+    fn a_repeat_has_the_same_program_and_comes_in_another_hour() {
+        let confirmed = |jobs: &[OwnResult]| result(jobs).confirmed;
+        assert_eq!(confirmed(&[job("sum", true, 0), job("sum", true, 59)]), 0);
+        assert_eq!(confirmed(&[job("sum", true, 0), job("sum", true, 60)]), 1);
+        assert_eq!(confirmed(&[job("sum", true, 0), job("sort", true, 90)]), 0);
+        let between = [job("sum", true, 0), job("sum", false, 60), job("sum", true, 120)];
+        assert_eq!(
+            confirmed(&between),
+            1,
+            "an honest job between them takes nothing back"
+        );
+        let jobs = [job("sum", true, 0), job("sort", true, 10), job("sum", true, 60)];
+        assert_eq!(
+            open_differences(&jobs),
+            BTreeMap::from([(key(1), "sort".to_owned())])
         );
     }
 
     #[test]
-    fn a_cheat_in_a_tenth_of_the_jobs_is_found_between_agreements() {
-        let jobs: Vec<_> = (0_i64..60)
-            .map(|number| job(&format!("user {number}"), number % 10 == 9, number))
-            .collect();
-        assert!(alarms(&jobs));
-        let result = test_results(&jobs).remove(0);
-        assert_eq!((result.counted, result.differing), (60, 6));
-        assert_eq!(result.quality_per_mille, 500);
-    }
-
-    #[test]
-    fn four_jobs_of_an_account_count_in_a_day() {
-        let jobs: Vec<_> = (0..9).map(|_| job("a", false, 3)).collect();
-        assert_eq!(test_results(&jobs)[0].counted, 4);
-    }
-
-    #[test]
     fn the_lower_one_of_two_qualities_counts_for_every_hotkey_of_the_coldkey() {
-        let jobs = ["a", "b", "c"].map(|account| job(account, true, 1));
+        let jobs: Vec<_> = (0..6).map(|number| job("sum", true, number * 60)).collect();
         let owners = [(11, 1), (12, 1), (13, 2)].map(|(miner, owner)| (MinerKey(key(miner)), key(owner)));
         let known = [(12, 300), (13, 700)].map(|(miner, per_mille)| QualityFactor {
             miner: MinerKey(key(miner)),
@@ -229,33 +217,28 @@ mod tests {
         });
         let factors = add_quality(known.to_vec(), &test_results(&jobs), &owners.into());
         let shown: Vec<_> = factors.iter().map(|one| (one.miner.0, one.per_mille)).collect();
-        assert_eq!(shown, [(key(11), 500), (key(12), 300), (key(13), 700)]);
+        assert_eq!(shown, [(key(11), 0), (key(12), 0), (key(13), 700)]);
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(16))]
-
-        /// Honest miners at the very bound, each for 2,000 counted jobs of accounts of their own.
         #[test]
-        fn an_honest_miner_at_the_bound_is_hardly_ever_accused(seed in any::<[u8; 8]>()) {
-            let mut numbers = SeededNumbers::new("honest miners", &seed);
-            let jobs: Vec<_> = (0_i64..2_000)
-                .map(|number| job(&format!("user {number}"), numbers.below(1_000) == 0, number))
+        fn quality_falls_by_three_confirmed_differences_only_and_by_their_share(
+            jobs in prop::collection::vec((0_u8..3, 0_u8..2, any::<bool>(), 1_i64..90), 0..60),
+        ) {
+            let mut minutes = 0;
+            let jobs: Vec<_> = jobs
+                .into_iter()
+                .map(|(owner, program, differs, pause)| {
+                    minutes += pause;
+                    OwnResult { coldkey: key(owner), ..job(&program.to_string(), differs, minutes) }
+                })
                 .collect();
-            prop_assert!(!alarms(&jobs));
-        }
-
-        #[test]
-        fn the_order_of_coldkeys_changes_nothing(owners in prop::collection::vec((0_u8..3, any::<bool>()), 0..40)) {
-            let jobs: Vec<_> = owners.iter().zip(0_i64..).map(|((owner, differs), day)| CheckedJob {
-                coldkey: key(*owner), ..job(&format!("user {day}"), *differs, day)
-            }).collect();
-            let together = test_results(&jobs);
-            for owner in 0..3 {
-                let own: Vec<_> = jobs.iter().filter(|job| job.coldkey == key(owner)).cloned().collect();
-                let alone = test_results(&own);
-                let found = together.iter().find(|one| one.coldkey == key(owner));
-                prop_assert_eq!(found, alone.first());
+            for found in test_results(&jobs) {
+                prop_assert!(2 * found.confirmed <= found.differing && found.differing <= found.counted);
+                prop_assert_eq!(found.alarmed, found.confirmed >= CONFIRMED_TO_FALL);
+                prop_assert_eq!(found.quality_per_mille < WHOLE_QUALITY, found.alarmed);
+                let own: Vec<_> = jobs.iter().filter(|job| job.coldkey == found.coldkey).cloned().collect();
+                prop_assert_eq!(test_results(&own), vec![found]);
             }
         }
     }

@@ -26,7 +26,7 @@ const MAX_LISTED: u32 = 1_000;
 struct CrossChecksView {
     /// The share of completed deterministic jobs that runs again, in millionths.
     share_ppm: u32,
-    /// The tests of the drawn jobs of the last thirty days, one of each coldkey.
+    /// The results of the validator's own deterministic jobs of the last thirty days, one of each coldkey.
     coldkeys: Vec<ColdkeyTestResult>,
     /// The newest checks, newest first.
     checks: Vec<CheckView>,

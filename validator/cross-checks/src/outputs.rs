@@ -4,14 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_protocol::Digest;
 use muster_protocol::job::{COMPLETION_KEY, CompletionReport};
 use muster_protocol::wire::checks::CheckedOutput;
 use muster_protocol::wire::facilitator::MinerResponse;
+use muster_protocol::wire::miner::JobImage;
+use muster_protocol::{Digest, ImageId};
 use serde::{Deserialize, Serialize};
 
 /// The name of a program's standard output.
 const STDOUT: &str = "stdout";
+/// The key of the image that ran, in a result.
+const IMAGE_KEY: &str = "image";
 /// The folder of outputs in the container.
 const OUTPUT: &str = "/output";
 
@@ -26,6 +29,9 @@ pub struct JobOutputs {
     /// if the miner reported none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listed: Option<BTreeMap<String, Digest>>,
+    /// The id of the image that ran, by the word of its miner; `None` if it told none. It is not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageId>,
 }
 
 impl JobOutputs {
@@ -37,7 +43,10 @@ impl JobOutputs {
             Err(_) => Digest::of(format!("muster/no-base64/1{contents}").as_bytes()),
         };
         let artifacts = response.artifacts.iter().flatten();
+        let image = response.extra.get(IMAGE_KEY).cloned();
+        let image = image.and_then(|image| serde_json::from_value::<JobImage>(image).ok());
         Self {
+            image: image.map(|image| image.id),
             stdout: Digest::of(response.docker_process_stdout.as_bytes()),
             files: artifacts
                 .map(|(path, contents)| (path.clone(), digest(contents)))
@@ -206,6 +215,21 @@ mod tests {
         assert_eq!(job.compare(&outputs("12:01", &[])).counts(), (1, 1));
     }
 
+    #[test]
+    fn the_image_that_ran_is_read_and_not_compared() {
+        let id = Digest::of(b"image");
+        let ran = |image: serde_json::Value| {
+            JobOutputs::of(&MinerResponse {
+                extra: [("image".to_owned(), image)].into_iter().collect(),
+                ..MinerResponse::default()
+            })
+        };
+        let with_image = ran(json!({"name": "alpine", "id": id.to_string(), "manifest": null}));
+        assert_eq!(with_image.image, Some(ImageId(id)));
+        assert_eq!(ran(json!(7)).image, None);
+        assert!(with_image.compare(&ran(json!(7))).agrees());
+    }
+
     proptest! {
         #[test]
         fn a_comparison_agrees_exactly_if_the_files_are_the_same(
@@ -216,6 +240,7 @@ mod tests {
                 stdout: Digest::of(b""),
                 files: files.iter().map(|(path, byte)| (path.clone(), Digest::of(&[*byte]))).collect(),
                 listed: None,
+                image: None,
             };
             prop_assert_eq!(of(&one).compare(&of(&other)).agrees(), one == other);
             prop_assert_eq!(of(&one).compare(&of(&other)).counts(), of(&other).compare(&of(&one)).counts());

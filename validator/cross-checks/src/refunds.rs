@@ -105,6 +105,7 @@ mod tests {
     use muster_validator_store::AuditOrigin;
 
     use super::*;
+    use crate::image_marks::{ImageMark, effect_of};
     use crate::store::DueCheck;
     use crate::verdict::CheckVerdict;
 
@@ -229,14 +230,20 @@ mod tests {
                 tries: 0,
                 created_at: at(4),
             };
-            let differs = CheckVerdict {
-                state: CheckState::Differs,
-                ..CheckVerdict::unproven("")
-            };
+            let differs = effect_of(
+                CheckVerdict {
+                    state: CheckState::Differs,
+                    ..CheckVerdict::unproven("")
+                },
+                None,
+                at(21),
+            );
             let later = Store::open(&test.url).await.unwrap();
             let refused = [
                 reconcile_refunds(&checks, &store, at(21)).await,
-                checks.put_verdict(&check, &differs, at(21)).await,
+                checks.put_verdict(&check, &differs, Some("image"), at(21)).await,
+                checks.put_own_verdict(job, &differs.verdict, at(21)).await,
+                checks.forget_own(at(99)).await,
                 checks.put_refusal(job, "why", at(21)).await,
                 checks.put_runs(job, &[]).await,
                 checks.put_try(job, 1, at(22), "why").await,
@@ -304,9 +311,27 @@ mod tests {
             let checks = CheckStore::new(store.pool(), store.writer());
             for (job, state) in [(job, CheckState::Differs), (other, CheckState::Agrees)] {
                 let check = check(job, AttemptId::first_of(job));
-                checks.put_verdict(&check, &verdict(state), at(4)).await.unwrap();
+                let effect = effect_of(verdict(state), None, at(4));
+                checks
+                    .put_verdict(&check, &effect, Some("image"), at(4))
+                    .await
+                    .unwrap();
             }
             assert_eq!(scored().await, [AttemptId::first_of(other)]);
+            // The image is marked, so the next difference with it refunds nothing.
+            let mark = checks.image_mark("image").await.unwrap();
+            assert_eq!(mark, Some(ImageMark { job, at: at(4) }), "{}", test.engine);
+            assert_eq!(checks.image_mark("another").await.unwrap(), None);
+            let effect = effect_of(verdict(CheckState::Differs), mark.as_ref(), at(5));
+            let check = check(other, AttemptId::first_of(other));
+            checks
+                .put_verdict(&check, &effect, Some("image"), at(5))
+                .await
+                .unwrap();
+            assert_eq!(scored().await, [AttemptId::first_of(other)]);
+            assert_eq!(checks.image_mark("image").await.unwrap(), mark);
+            checks.forget_own(at(5)).await.unwrap();
+            assert_eq!(checks.image_mark("image").await.unwrap(), None);
         }
     }
 }

@@ -1,11 +1,14 @@
 //! The tables of cross-checks in the validator's database. The validator's migrations create them. `jobs` reads what
-//! has ended, `checks` carries a check from its row to its verdict, `news` keeps the messages for the facilitator,
-//! `listing` reads what everybody may see.
+//! has ended, `checks` carries a check from its row to its verdict, `own_checks` does so for the validator's own jobs,
+//! `image_marks` keeps images that may tell machines apart, `news` the messages for the facilitator, and `listing`
+//! lists the checks for everybody.
 
 mod checks;
+mod image_marks;
 mod jobs;
 mod listing;
 mod news;
+mod own_checks;
 
 use muster_protocol::wire::checks::CheckOrigin;
 use muster_store::columns::read_column;
@@ -17,6 +20,7 @@ pub(crate) use checks::{DueCheck, NewCheck, UndrawnJob};
 pub(crate) use jobs::EndedJob;
 pub use listing::CheckView;
 pub(crate) use news::put_news;
+pub(crate) use own_checks::{OpenOwnCheck, StoredDraw};
 
 pub(crate) type StoreResult<T> = Result<T, StoreError>;
 

@@ -21,7 +21,7 @@ use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::miner::GraderTerms;
 use muster_protocol::{ExecutorClass, JobId, MinerKey, Timestamp};
 use muster_store::StoreError;
-use muster_validator_store::Store;
+use muster_validator_store::{OwnJobRestart, Store};
 use tokio::sync::mpsc;
 
 pub use registry::OwnJobRegistry;
@@ -30,6 +30,9 @@ pub use registry::OwnJobRegistry;
 const GATEWAY_NAMESPACE: &str = "muster.gateway";
 /// The namespace of the sessions on the trusted miner.
 const CHECK_NAMESPACE: &str = "muster.check";
+/// The namespace of checks that a miner must not distinguish from users' jobs. No miner is sent a namespace. They are
+/// paid as users' jobs are, and a restart does not call them off.
+pub const DISGUISED_NAMESPACE: &str = "muster.own-check";
 
 /// Steps that may wait for the validator.
 const STEPS_WAITING: usize = 64;
@@ -101,7 +104,19 @@ impl OwnJobs {
     pub async fn begin(&self, order: StreamingJobOrder) -> Result<(), String> {
         let parts = self.session_parts(&order);
         let request = sign_session_job(&order, parts, self.deps.clock.now());
-        self.start(request, order.miner, order.news).await
+        let restart = OwnJobRestart::CalledOff;
+        self.start(request, order.miner, order.news, restart).await
+    }
+
+    /// Begins a signed job that this miner alone may run, and that looks to it like a user's. The job has no news: its
+    /// end is in the store.
+    ///
+    /// # Errors
+    /// The job cannot be stored, its id is known, or the validator is stopping; the reason as text for the log.
+    pub async fn begin_disguised(&self, request: UserJobRequest, miner: MinerKey) -> Result<(), String> {
+        let news = mpsc::channel(1).0;
+        self.start(request, Some(miner), news, OwnJobRestart::GoesOn)
+            .await
     }
 
     /// Runs a signed job, and returns once it is over.
@@ -111,7 +126,8 @@ impl OwnJobs {
     pub async fn run(&self, request: UserJobRequest) -> Result<(), String> {
         let job = request.uuid;
         // A job without a session has no news but its end.
-        self.start(request, None, mpsc::channel(1).0).await?;
+        let (news, restart) = (mpsc::channel(1).0, OwnJobRestart::CalledOff);
+        self.start(request, None, news, restart).await?;
         self.deps.registry.wait_for_end(job).await;
         Ok(())
     }
@@ -134,12 +150,14 @@ impl OwnJobs {
         request: UserJobRequest,
         miner: Option<MinerKey>,
         news: mpsc::Sender<JobNews>,
+        restart: OwnJobRestart,
     ) -> Result<(), String> {
         let Ok(place) = self.steps.reserve().await else {
             return Err("the validator is stopping".to_owned());
         };
         let (deps, since) = (&self.deps, self.deps.clock.now());
-        match deps.store.admit_own(&request, &encode(&request), since).await {
+        let frame = encode(&request);
+        match deps.store.admit_own(&request, &frame, restart, since).await {
             Ok(true) => {
                 deps.registry.add(request.uuid, miner, news);
                 let request = Box::new(request);
@@ -282,6 +300,27 @@ mod tests {
         steps.close();
         assert_eq!(late.await, Err("the validator is stopping".to_owned()));
         assert_eq!(store.open_own_jobs().await.unwrap().len(), STEPS_WAITING);
+    }
+
+    #[tokio::test]
+    async fn a_disguised_job_is_pinned_and_goes_on_after_a_restart() {
+        let test = sqlite(&MIGRATIONS).await.unwrap();
+        let store = Arc::new(Store::with_pool(test.pool.clone()).await.unwrap());
+        let (own_jobs, mut steps) = own_jobs(Arc::clone(&store));
+        let (job, miner) = (JobId::from_uuid(Uuid::from_u128(1)), trusted());
+        let order = order(job, None);
+        let request = sign_session_job(&order, own_jobs.session_parts(&order), own_jobs.deps.clock.now());
+        own_jobs.begin_disguised(request, miner).await.unwrap();
+        assert!(matches!(steps.recv().await, Some(OwnJobStep::Start { .. })));
+        assert_eq!(own_jobs.deps.registry.pinned_miner(job), Some(miner));
+        cancel_earlier_sessions(&store).await.unwrap();
+        assert_eq!(
+            store.open_jobs().await.unwrap(),
+            [job],
+            "a cancellation would tell the miner what it was"
+        );
+        assert_eq!(store.open_own_jobs().await.unwrap(), []);
+        assert!(store.cancel(job, "not called off before").await.unwrap());
     }
 
     #[tokio::test]

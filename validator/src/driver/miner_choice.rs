@@ -113,7 +113,7 @@ impl MinerChooser {
         let avoided = owners_to_avoid(earlier, &metagraph);
         let (requirements, policy) = (
             requirements(state, request, asked, avoided),
-            policy(state, is_own),
+            policy(state, state.is_openly_own(request)),
         );
         let mut used = Arc::clone(&metagraph);
         let (mut found, mut chosen) = self.choose(pool, &requirements, &metagraph, &policy);
@@ -196,6 +196,7 @@ impl MinerChooser {
     /// The miners that a job may be offered to.
     fn pool_of(&self, request: &UserJobRequest) -> MinerPool {
         match self.own_jobs.pinned_miner(request.uuid) {
+            Some(miner) if self.state.is_disguised(request) => MinerPool::Disguised(miner),
             Some(miner) if !request.on_trusted_miner => MinerPool::Pinned(miner),
             Some(_) | None => MinerPool::of_line(line_of(request)),
         }
@@ -213,7 +214,8 @@ impl MinerChooser {
         let mut images_and_inputs = requirements.inputs.clone();
         images_and_inputs.insert(requirements.image);
         let now = self.state.clock.now();
-        let is_pinned = self.own_jobs.pinned_miner(requirements.job).is_some();
+        let is_disguised = matches!(pool, MinerPool::Disguised(_));
+        let is_pinned = self.own_jobs.pinned_miner(requirements.job).is_some() && !is_disguised;
         let mut ledger = self.records.ledger();
         // A pinned miner is asked whatever its record: if it has nothing free, it has to show why.
         let recorded = subjects.iter().map(|subject| subject.miner);
@@ -281,7 +283,7 @@ pub(super) fn unaskable_miners(
 }
 
 /// The operator's rules. A miner that has not shown its executors gets one attempt of a user's job at a time, while the
-/// other jobs wait for its answer; jobs of the validator's own do not wait.
+/// other jobs wait for its answer; jobs of the validator's own do not wait, but for disguised checks.
 fn policy(state: &ValidatorState, is_own: bool) -> RoutingPolicy {
     let most_unproven = if is_own { u32::MAX } else { 1 };
     state.config.routing.policy(state.keypair.hotkey(), most_unproven)
@@ -296,7 +298,7 @@ fn complete_stats(
     stats: &mut BTreeMap<MinerKey, MinerStats>,
 ) {
     match pool {
-        MinerPool::Subnet | MinerPool::Pinned(_) => {
+        MinerPool::Subnet | MinerPool::Pinned(_) | MinerPool::Disguised(_) => {
             let proven = state.proven();
             note_proven(stats, class, |miner| proven.of(miner, class));
         }

@@ -18,6 +18,9 @@ pub(super) enum MinerPool {
     Subnet,
     /// The one miner of the subnet that the validator's order names.
     Pinned(MinerKey),
+    /// The one miner of the subnet that gets a check, within the bounds of users' jobs: a miner that gets no user's job
+    /// now would know the check by that.
+    Disguised(MinerKey),
     /// The trusted miner, which is not in the subnet.
     Trusted,
 }
@@ -50,6 +53,11 @@ impl MinerPool {
         match self {
             Self::Subnet => subnet_neurons(state, metagraph, class),
             Self::Pinned(miner) => metagraph.find(&miner.0).map(free_neuron).into_iter().collect(),
+            Self::Disguised(miner) => {
+                let mut neurons = subnet_neurons(state, metagraph, class);
+                neurons.retain(|neuron| neuron.miner == miner);
+                neurons
+            }
             Self::Trusted => trusted_miner(state).into_iter().collect(),
         }
     }

@@ -23,6 +23,25 @@ pub struct StoredJob {
     pub attempts: Vec<StoredAttempt>,
 }
 
+/// The fate of an open job of the validator's own when the validator starts again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnJobRestart {
+    /// It is called off.
+    CalledOff,
+    /// It goes on, as a user's does.
+    GoesOn,
+}
+
+impl OwnJobRestart {
+    /// The value of the column `own`, which is 0 for users' jobs.
+    const fn stored(self) -> i64 {
+        match self {
+            Self::CalledOff => 1,
+            Self::GoesOn => 2,
+        }
+    }
+}
+
 /// The result of storing a new job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobAdmission {
@@ -146,18 +165,24 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn admit_own(&self, request: &UserJobRequest, frame: &str, now: Timestamp) -> Result<bool> {
+    pub async fn admit_own(
+        &self,
+        request: &UserJobRequest,
+        frame: &str,
+        restart: OwnJobRestart,
+        now: Timestamp,
+    ) -> Result<bool> {
         self.write_whole("take a job of one's own", |draft| {
             draft.put_job(request.uuid, frame, JobStatus::Received, now);
             draft.script.add(
-                "UPDATE jobs SET own = 1 WHERE job_id = $1",
-                [request.uuid.to_string().into()],
+                "UPDATE jobs SET own = $1 WHERE job_id = $2",
+                [restart.stored().into(), request.uuid.to_string().into()],
             );
         })
         .await
     }
 
-    /// The jobs of the validator's own that have not ended.
+    /// The jobs of the validator's own that have not ended and that a restart calls off.
     ///
     /// # Errors
     /// The database fails.

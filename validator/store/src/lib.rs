@@ -61,7 +61,7 @@ pub use epochs::NamedBlocks;
 pub use final_report::ended_attempts;
 pub use gathered_receipts::{GatheredFinish, GatheredPage, PlacedReceipt, RefusedView};
 pub use job_views::{AttemptView, JobView, OutcomeView};
-pub use jobs::{JobAdmission, StoredJob};
+pub use jobs::{JobAdmission, OwnJobRestart, StoredJob};
 pub use ledger::restore_ledger;
 pub use muster_job_messages::IssuedReceipt;
 pub use muster_subnet_view::burn_reading::BlockRun;
@@ -178,6 +178,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             39,
             "settled convictions",
             include_str!("../migrations/0039_settled_convictions.sql"),
+        ),
+        (
+            40,
+            "own checks",
+            include_str!("../migrations/0040_own_checks.sql"),
         ),
     ])
 });

@@ -42,7 +42,7 @@ use muster_routing::{AttemptMark, RouteDecision};
 use muster_store::StoreError;
 use muster_store::testing::{TestStore, stores};
 use muster_validator::store::{
-    AttemptChange, IssuedReceipt, JobAdmission, MIGRATIONS, NewAttempt, Store, StoredAttempt,
+    AttemptChange, IssuedReceipt, JobAdmission, MIGRATIONS, NewAttempt, OwnJobRestart, Store, StoredAttempt,
 };
 use serde_json::json;
 use sqlx::{AnyPool, Row as _};
@@ -505,8 +505,18 @@ async fn thousands_of_open_jobs_are_read_in_order_with_all_that_their_drivers_ne
 async fn a_job_of_the_validators_own_gets_no_update() {
     for (_test, store) in each().await {
         let (request, frame) = request(job(1), 5);
-        assert!(store.admit_own(&request, &frame, NOW(10)).await.unwrap());
-        assert!(!store.admit_own(&request, &frame, NOW(11)).await.unwrap());
+        assert!(
+            store
+                .admit_own(&request, &frame, OwnJobRestart::CalledOff, NOW(10))
+                .await
+                .unwrap()
+        );
+        assert!(
+            !store
+                .admit_own(&request, &frame, OwnJobRestart::CalledOff, NOW(11))
+                .await
+                .unwrap()
+        );
         assert_eq!(store.open_own_jobs().await.unwrap(), [job(1)]);
         let end = Outcome::cancelled(JobStage::Execution, "nobody used it");
         store

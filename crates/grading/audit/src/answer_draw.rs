@@ -31,7 +31,7 @@ pub struct DrawBlock {
 
 impl DrawBlock {
     /// genesis ‖ subnet (2) ‖ number (8) ‖ hash, integers big-endian.
-    fn message(&self) -> Vec<u8> {
+    pub fn message(&self) -> Vec<u8> {
         [
             self.genesis.as_bytes().as_slice(),
             &self.netuid.to_be_bytes(),

@@ -10,10 +10,11 @@ use muster_store::columns::{
 };
 use muster_store::{During as _, json};
 
+use super::image_marks::mark_image;
 use super::news::{notice, pending_notice, put_notice};
 use super::{CheckStore, EndedJob, PAGE, StoreResult, origin_of};
+use crate::image_marks::CheckEffect;
 use crate::outputs::JobOutputs;
-use crate::verdict::CheckVerdict;
 
 /// A job that waits for its draw.
 #[derive(Clone, Debug)]
@@ -217,14 +218,17 @@ impl CheckStore {
         Ok(())
     }
 
-    /// Stores the verdict about a job with the message for the facilitator. A difference refunds the attempt.
+    /// Stores the verdict about a job with the message for the facilitator. A difference that refunds marks the image,
+    /// too.
     pub(crate) async fn put_verdict(
         &self,
         check: &DueCheck,
-        verdict: &CheckVerdict,
+        effect: &CheckEffect,
+        image: Option<&str>,
         now: Timestamp,
     ) -> StoreResult<()> {
         const OPERATION: &str = "store the verdict about a job that was run again";
+        let verdict = &effect.verdict;
         let mut tx = self.writer.begin().await?;
         sqlx::query(
             "UPDATE cross_checks SET state = $1, reason = $2, compared = $3, changed_at = $4, answer = NULL \
@@ -238,7 +242,10 @@ impl CheckStore {
         .execute(&mut *tx)
         .await
         .during(OPERATION)?;
-        if let (CheckState::Differs, Some(attempt)) = (verdict.state, check.attempt) {
+        if let Some(image) = image.filter(|_| effect.refunds) {
+            mark_image(&mut tx, image, check.job, now).await?;
+        }
+        if let Some(attempt) = check.attempt.filter(|_| effect.refunds) {
             let evidence = encode(&(check.job, attempt, &check.outputs, &check.runs));
             sqlx::query(
                 "INSERT INTO refunded_attempts (attempt_id, evidence, marked_at) VALUES ($1, $2, $3) \

@@ -1,6 +1,6 @@
-//! Checks as everybody may see them, and the evidence of the sequential rule.
+//! Checks as everybody may see them.
 
-use muster_protocol::wire::checks::{CheckOrigin, CheckState, CheckedOutput};
+use muster_protocol::wire::checks::{CheckOrigin, CheckedOutput};
 use muster_protocol::{AttemptId, Digest, Hotkey, JobId, MinerKey, Timestamp};
 use muster_store::During as _;
 use muster_store::columns::{json_column, parse_column, parse_column_option, read_column, time_column};
@@ -8,11 +8,7 @@ use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::{CheckStore, StoreResult, origin_of};
-use crate::coldkey_test::CheckedJob;
 use crate::outputs::JobOutputs;
-
-/// Rows of evidence that a standing rests on, at most: the newest ones.
-const MAX_EVIDENCE: i64 = 100_000;
 
 /// A check as everybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -64,37 +60,6 @@ impl CheckStore {
         .await
         .during("list checks")?;
         rows.iter().map(view_of).collect()
-    }
-
-    /// The drawn jobs with a verdict since a time, in the order of their ends: the evidence of the sequential rule.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub async fn evidence_since(&self, since: Timestamp) -> StoreResult<Vec<CheckedJob>> {
-        let rows = sqlx::query(
-            "SELECT coldkey, account, state, ended_at FROM cross_checks WHERE origin = 'drawn' \
-             AND state IN ('agrees', 'differs') AND coldkey IS NOT NULL AND ended_at >= $1 \
-             ORDER BY ended_at DESC, job_id DESC LIMIT $2",
-        )
-        .bind(since.micros())
-        .bind(MAX_EVIDENCE)
-        .fetch_all(&self.pool)
-        .await
-        .during("read the evidence of cross-checks")?;
-        let mut jobs = rows
-            .iter()
-            .map(|row| {
-                let state: String = read_column(row, "state")?;
-                Ok(CheckedJob {
-                    coldkey: parse_column(row, "coldkey")?,
-                    account: read_column(row, "account")?,
-                    differs: state == CheckState::Differs.as_str(),
-                    at: time_column(row, "ended_at")?,
-                })
-            })
-            .collect::<StoreResult<Vec<_>>>()?;
-        jobs.reverse();
-        Ok(jobs)
     }
 }
 

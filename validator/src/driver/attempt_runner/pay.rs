@@ -30,7 +30,7 @@ impl AttemptRunner<'_> {
         if self.request.on_trusted_miner || self.deps.state.is_own_check(self.request) {
             return Ok(None);
         }
-        let own = self.deps.state.is_own(self.request);
+        let own = self.deps.state.is_openly_own(self.request);
         let is_paid = step.machine.outcome().is_some_and(|end| is_paid_end(end, own));
         if !is_paid || !step.messages.iter().any(pays) || self.receipt(ReceiptKind::Finished).is_some() {
             return Ok(None);
@@ -51,7 +51,7 @@ impl AttemptRunner<'_> {
         if self.request.on_trusted_miner {
             return None;
         }
-        let work = work_digest(self.request).filter(|_| !self.deps.state.is_own(self.request))?;
+        let work = work_digest(self.request).filter(|_| !self.deps.state.is_openly_own(self.request))?;
         let metagraph = self.deps.state.subnet.last_metagraph()?;
         let coldkey = metagraph.find(&self.attempt.miner.0)?.coldkey;
         let took = self.time_at_work(machine, now);

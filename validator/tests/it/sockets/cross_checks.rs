@@ -1,6 +1,10 @@
-//! Users' jobs that run again on the validator's own miner: drawn ones and reported ones.
+//! Jobs that run again on the validator's own miner: users' drawn and reported ones, and the validator's own.
 
-use muster_identity::{Keypair, sign_request, sign_terms};
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+
+use muster_cross_checks::OwnProgram;
+use muster_identity::{Keypair, sign_job, sign_request, sign_terms};
 use muster_protocol::job::JobTerms;
 use muster_protocol::wire::checks::{CheckOrigin, CheckState};
 use muster_protocol::wire::encode;
@@ -8,15 +12,16 @@ use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheated
 use muster_protocol::wire::miner::{InitialJobRequest, JobRequest};
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::wire::validator_socket::ValidatorToMiner;
-use muster_protocol::{AttemptId, JobId, JobStatus};
+use muster_protocol::{AttemptId, ExecutorClass, JobId, JobStatus, MinerKey};
 use muster_scoring::ScoringSnapshot;
 use muster_validator::TrustedMinerConfig;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::sockets::support::World;
 use crate::sockets::support::facilitator::job;
 use crate::sockets::support::miner::{Miner, Session};
+use crate::sockets::support::{World, within};
 
 const RIGHT: &str = "cmlnaHQ=";
 const WRONG: &str = "d3Jvbmc=";
@@ -46,6 +51,17 @@ fn deterministic(user: &str, at: i64) -> UserJobRequest {
         terms: Some(terms),
         ..JobExtension::default()
     }));
+    request
+}
+
+/// The same job with what the test changed in it, signed again.
+fn sign_again(user: &str, mut request: UserJobRequest, at: i64) -> UserJobRequest {
+    let pair = Keypair::from_uri(user).unwrap();
+    request.signature = sign_job(&pair, &request.signed_fields(), at);
+    let (terms, digest) = (request.terms(), request.signed_digest());
+    if let Some(extension) = &mut request.muster {
+        extension.signature = Some(sign_terms(&pair, &terms, &digest));
+    }
     request
 }
 
@@ -141,30 +157,51 @@ async fn a_drawn_job_whose_outputs_agree_ends_after_one_run_and_the_miner_is_not
     world.stop().await;
 }
 
+/// Three users collude: their program tells machines apart, so an honest miner's outputs differ from those of the
+/// validator's own miner.
 #[tokio::test]
-async fn three_users_confirmed_differences_lower_the_quality_of_the_coldkey() {
-    let (mut cheat, mut trusted) = (Miner::open("//Cheat").await, Miner::open("//Trusted").await);
-    let mut world = world_of(&cheat, &trusted).await;
+async fn three_users_with_a_program_that_tells_machines_apart_lower_nobodys_quality() {
+    let (mut honest, mut trusted) = (Miner::open("//Miner").await, Miner::open("//Trusted").await);
+    let mut world = world_of(&honest, &trusted).await;
     world.start();
     world.facilitator.accept().await;
     world.chain.seal_to(12);
     world.seen(12).await;
     for (user, number) in ["//A", "//B", "//C"].into_iter().zip(1_i64..) {
         let job = deterministic(user, number);
-        run_job(&mut world, &mut cheat, &job, WRONG).await;
+        run_job(&mut world, &mut honest, &job, WRONG).await;
         world.chain.seal_to(12 + 15 * u64::try_from(number).unwrap());
         run_on(&mut trusted, RIGHT).await;
-        run_on(&mut trusted, RIGHT).await;
+        if number == 1 {
+            run_on(&mut trusted, RIGHT).await;
+        }
         let verdict = world.facilitator.verdict_of(job.uuid).await;
-        assert_eq!(verdict.state, CheckState::Differs, "{verdict:?}");
-        assert_eq!(verdict.outputs[0].name, "/artifacts/a");
+        let expected = if number == 1 {
+            CheckState::Differs
+        } else {
+            assert!(verdict.reason.contains("tell machines apart"), "{verdict:?}");
+            CheckState::Unproven
+        };
+        assert_eq!(verdict.state, expected, "{verdict:?}");
     }
-    let standings = world.get("/v0/audits/cross-checks").await["coldkeys"].clone();
-    assert_eq!(standings[0]["coldkey"], cheat.key().to_string(), "{standings}");
-    assert_eq!(
-        (&standings[0]["differing"], &standings[0]["alarmed"]),
-        (&json!(3), &json!(true))
-    );
+    // Another image is checked as before.
+    let mut other = deterministic("//A", 4);
+    other.docker_image = "another@sha256:2".to_owned();
+    let other = sign_again("//A", other, 4);
+    run_job(&mut world, &mut honest, &other, WRONG).await;
+    world.chain.seal_to(72);
+    run_on(&mut trusted, RIGHT).await;
+    run_on(&mut trusted, RIGHT).await;
+    let verdict = world.facilitator.verdict_of(other.uuid).await;
+    assert_eq!(verdict.state, CheckState::Differs, "{verdict:?}");
+    let results = world.get("/v0/audits/cross-checks").await["coldkeys"].clone();
+    assert_eq!(results, json!([]), "users' jobs are no evidence");
+    assert_eq!(snapshot_of(&world).await.quality, []);
+    world.stop().await;
+}
+
+/// The snapshot of the newest cycle that was scored after block 60.
+async fn snapshot_of(world: &World) -> ScoringSnapshot {
     world.chain.seal_to(90);
     let state = world
         .until("a scored cycle", |state| {
@@ -180,14 +217,173 @@ async fn three_users_confirmed_differences_lower_the_quality_of_the_coldkey() {
         .unwrap();
     let digest = newest["snapshot"].as_str().unwrap();
     let served = world.get(&format!("/v0/scoring-snapshots/{digest}")).await;
-    let snapshot = ScoringSnapshot::parse(&served.to_string()).unwrap();
-    let quality: Vec<_> = snapshot
-        .quality
-        .iter()
-        .map(|one| (one.miner, one.per_mille))
-        .collect();
-    assert_eq!(quality, [(cheat.key(), 500)]);
+    ScoringSnapshot::parse(&served.to_string()).unwrap()
+}
+
+/// An attempt that a miner has completed: what it was sent, and its pay.
+struct Completed {
+    miner: MinerKey,
+    offer: InitialJobRequest,
+    job: JobRequest,
+    paid: String,
+}
+
+/// Completes every attempt at this miner with this artifact, one after the other.
+async fn serve(mut miner: Miner, artifact: &str, completed: mpsc::UnboundedSender<Completed>) -> Infallible {
+    loop {
+        let mut session = miner.accept_whenever(1).await;
+        let (offer, job) = begin(&mut session).await;
+        let paid = end(&mut session, offer.job_uuid, artifact).await;
+        let miner = miner.key();
+        let attempt = Completed {
+            miner,
+            offer,
+            job,
+            paid,
+        };
+        completed.send(attempt).unwrap();
+    }
+}
+
+/// Seals a block, and waits until the validator has seen it.
+async fn seal_one(world: &World) {
+    let block = world.chain.height() + 1;
+    world.chain.seal_to(block);
+    world.seen(block).await;
+}
+
+/// The messages of an attempt that a miner is sent, without what two jobs of one user differ in.
+fn seen_form(offer: &InitialJobRequest, job: &JobRequest) -> (Value, Value) {
+    let (mut offer, mut job) = (json!(offer), json!(job));
+    let kept = offer["volume"]["volumes"][0]["relative_path"].clone();
+    assert_eq!(
+        kept,
+        json!(null),
+        "inputs stand in a list of one archive: {offer}"
+    );
+    for own in [
+        "job_uuid",
+        "volume",
+        "job_started_receipt_signature",
+        "docker_image",
+    ] {
+        offer.as_object_mut().unwrap().remove(own);
+    }
+    let receipt = offer["job_started_receipt_payload"].as_object_mut().unwrap();
+    for own in ["job_uuid", "miner_hotkey", "timestamp"] {
+        receipt.remove(own);
+    }
+    for own in ["job_uuid", "docker_image", "docker_run_cmd", "env"] {
+        job.as_object_mut().unwrap().remove(own);
+    }
+    (offer, job)
+}
+
+#[tokio::test]
+async fn an_own_job_looks_like_a_users_and_a_third_coldkey_confirms_its_difference() {
+    let (cheat, honest) = (Miner::open("//Cheat").await, Miner::open("//Honest").await);
+    let trusted = Miner::open("//Trusted").await;
+    let mut world = world_of_own_jobs(&[&cheat, &honest], &trusted).await;
+    world.start();
+    world.facilitator.accept().await;
+    let keys = [cheat.key(), honest.key()];
+    let (completed, attempts) = mpsc::unbounded_channel();
+    let serving = async {
+        tokio::join!(
+            serve(cheat, WRONG, completed.clone()),
+            serve(honest, RIGHT, completed.clone()),
+            serve(trusted, RIGHT, completed.clone())
+        )
+    };
+    tokio::select! {
+        _ = serving => unreachable!("miners serve without an end"),
+        () = cheat_until_it_shows(&mut world, keys, attempts) => {}
+    }
+    // No facilitator hears of the validator's own jobs, and no list of users' checks shows them.
+    world.updates_waiting(0).await;
+    assert_eq!(world.get("/v0/audits/cross-checks").await["checks"], json!([]));
     world.stop().await;
+}
+
+/// A world whose validator makes deterministic jobs of its own, and runs none of users' again.
+async fn world_of_own_jobs(miners: &[&Miner], trusted: &Miner) -> World {
+    let mut world = World::in_real_time(miners).await;
+    world.config.trusted_miner = TrustedMinerConfig {
+        hotkey: Some(trusted.key()),
+        address: Some(trusted.server.address),
+        certificate: None,
+    };
+    world.config.cross_checks.share_ppm = 0;
+    world.config.cross_checks.own_jobs_per_day = 96;
+    let program = OwnProgram {
+        class: ExecutorClass::AlwaysOnTest,
+        image: "own@sha256:3".to_owned(),
+        args: vec!["--seed={number}".to_owned()],
+        env: [("A".to_owned(), "2".to_owned())].into_iter().collect(),
+        artifacts_dir: None,
+        input_file: Some("data".to_owned()),
+        seconds: 3,
+    };
+    world.config.cross_checks.programs = [("sum".to_owned(), program)].into();
+    world
+}
+
+/// Has both miners run users' jobs, and seals blocks until an own job at the first one has a verdict.
+async fn cheat_until_it_shows(
+    world: &mut World,
+    [cheat, honest]: [MinerKey; 2],
+    mut attempts: mpsc::UnboundedReceiver<Completed>,
+) {
+    let (mut served, mut of_user) = (BTreeSet::new(), None);
+    for number in 1..30 {
+        world.facilitator.submit(&job("//User", number)).await;
+        world.facilitator.updates_to_the_end().await;
+        let attempt = within("a user's job", attempts.recv()).await.unwrap();
+        served.insert(attempt.miner);
+        of_user = Some((seen_form(&attempt.offer, &attempt.job), attempt.paid));
+        if served.len() == 2 {
+            break;
+        }
+    }
+    let of_user = of_user.unwrap();
+    let mut result = Value::Null;
+    within("a difference", async {
+        while result.is_null() {
+            seal_one(world).await;
+            let shown = world.get("/v0/audits/cross-checks").await["coldkeys"].clone();
+            let results = shown.as_array().unwrap().iter();
+            let of_cheat = results
+                .filter(|one| one["coldkey"] == cheat.to_string())
+                .find(|one| one["differing"] != 0);
+            result = of_cheat.cloned().unwrap_or_default();
+        }
+    })
+    .await;
+    assert_eq!(
+        (&result["confirmed"], &result["quality_per_mille"]),
+        (&json!(0), &json!(1_000)),
+        "it waits for its repeat: {result}"
+    );
+    let mut own = Vec::new();
+    while let Ok(attempt) = attempts.try_recv() {
+        own.push(attempt);
+    }
+    let subnets = own.iter().filter(|one| [cheat, honest].contains(&one.miner));
+    for attempt in subnets {
+        assert_eq!(attempt.offer.docker_image.as_deref(), Some("own@sha256:3"));
+        let form = seen_form(&attempt.offer, &attempt.job);
+        assert_eq!((form, attempt.paid.clone()), of_user);
+    }
+    // The honest miner was the third coldkey: it got the inputs of a job of the cheat's, later.
+    let inputs = |one: &Completed| (one.offer.volume.clone(), one.job.docker_run_cmd.clone());
+    let first = |miner: MinerKey, of: &Completed| {
+        own.iter()
+            .position(|one| one.miner == miner && inputs(one) == inputs(of))
+    };
+    let confirmed = own.iter().filter(|one| one.miner == cheat).any(|one| {
+        first(honest, one).is_some_and(|witness| first(cheat, one).is_some_and(|subject| subject < witness))
+    });
+    assert!(confirmed, "no third coldkey ran the job");
 }
 
 #[tokio::test]

@@ -36,7 +36,14 @@ const SERVED_DAYS: u64 = 2;
 const TURNS: u64 = 100_000;
 /// The tables that this test leaves empty. Jobs leave the queue when they begin, and the part that runs jobs again
 /// deletes from the others.
-const ELSEWHERE: [&str; 4] = ["check_news", "cross_checks", "queue", "refunded_attempts"];
+const ELSEWHERE: [&str; 6] = [
+    "check_news",
+    "cross_checks",
+    "machine_dependent_images",
+    "own_checks",
+    "queue",
+    "refunded_attempts",
+];
 
 #[tokio::test]
 async fn days_of_jobs_chats_and_audits_stay_within_their_bounds() {

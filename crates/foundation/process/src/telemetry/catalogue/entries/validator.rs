@@ -250,4 +250,12 @@ pub(super) const METRICS: &[MetricEntry] = &[
         "Users' jobs that ran again on the validator's own miner, by what that showed.",
     )
     .needing("a job that ran again"),
+    metric(
+        "muster_own_checks_total",
+        Counter,
+        &[Validator],
+        &[one_of("verdict", &["agrees", "differs", "unproven"])],
+        "The validator's own deterministic jobs, by what running them again showed.",
+    )
+    .needing("a program in `cross_checks.programs`"),
 ];
