@@ -287,7 +287,10 @@ pub(crate) mod tests {
         let at = Timestamp::from_secs(0);
         let drawn = draw(b"golden").draw(at, subject, &programs(), &users(&[1]), u32::MAX);
         let drawn = drawn.unwrap();
-        assert_eq!((drawn.id.to_string().as_str(), drawn.program.as_str()), ("", ""));
+        assert_eq!(
+            (drawn.id.to_string().as_str(), drawn.program.as_str()),
+            ("579c6ec9-c229-4878-86f7-0d258facb019", "first")
+        );
     }
 
     #[test]
