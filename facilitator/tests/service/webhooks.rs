@@ -331,8 +331,11 @@ async fn addresses_inside_are_refused_and_so_is_a_job_without_a_secret() {
     .await;
     validator.report(job, JobStatus::Rejected).await.unwrap();
     let told = until(async || {
-        clock.advance(SECOND);
         let told = json!(show(&user, job).await.webhook);
+        // Once it is tried, its time to resolve the name is the clock's.
+        if told["attempts"] == 0 {
+            clock.advance(SECOND);
+        }
         (told["state"] == "failed").then_some(told)
     })
     .await;
