@@ -291,6 +291,9 @@ pub(crate) mod tests {
             (drawn.id.to_string().as_str(), drawn.program.as_str()),
             ("579c6ec9-c229-4878-86f7-0d258facb019", "first")
         );
+        // As Python's hashlib gives them.
+        let inputs = "2c1a99fac301bc151059e96fc705aa1e86a4dad03c05b97a75b5128a2a61cf08";
+        assert_eq!(hex::encode(drawn.inputs), inputs);
     }
 
     #[test]
