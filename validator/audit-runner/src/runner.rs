@@ -221,9 +221,10 @@ impl AuditRunner {
         reported::judge_answer(&self.state, model, proof, words).await
     }
 
-    /// The calibration of a model by the configuration; `None` if it has none, or one of another engine than the
-    /// whitelisted one.
+    /// The calibration by which the own reference scores answers of a model; `None` if the configuration has none, or
+    /// one of another engine than the whitelisted one, and without a miner of the validator's own.
     pub fn calibration(&self, model: &str) -> Option<Calibration> {
+        self.state.trusted.as_ref()?;
         let (_, calibration) = calibrated_service(&self.state, model).ok()?;
         Some(calibration)
     }
@@ -267,8 +268,10 @@ async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
             Ok(()) => bar_sessions(&state).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = advanced {
-            return state.fail(error);
+        if let Err(error) = advanced
+            && state.fail(error)
+        {
+            return;
         }
     }
 }
@@ -312,14 +315,16 @@ async fn run_audits(state: Arc<RunnerState>, mut orders: mpsc::Receiver<AuditOrd
             },
             (next, _) = state.subnet.wait_for_block_after(block) => {
                 block = next;
-                if let Err(error) = judge_drawn(&state, block).await {
-                    return state.fail(error);
+                match judge_drawn(&state, block).await {
+                    Ok(()) => audit_due(&state, &mut pauses).await,
+                    Err(error) => Err(error),
                 }
-                audit_due(&state, &mut pauses).await
             }
         };
-        if let Err(error) = audited {
-            return state.fail(error);
+        if let Err(error) = audited
+            && state.fail(error)
+        {
+            return;
         }
     }
 }

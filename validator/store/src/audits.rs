@@ -73,7 +73,7 @@ pub struct AdoptedAudit {
     pub author: Option<ValidatorKey>,
     /// The last bucket whose answers are judged.
     pub through_bucket: u64,
-    /// The bucket of the newest answer that speaks against the miner, for an accusation.
+    /// The bucket of the newest answer that a conviction rests on.
     pub newest_answer: u64,
     /// The answers that references scored.
     pub scored: u64,
@@ -188,9 +188,7 @@ impl Draft<'_> {
             ],
         );
     }
-}
 
-impl Draft<'_> {
     fn end_audit(&mut self, digest: Digest, reason: &str, now: Timestamp) {
         self.script.add(
             "UPDATE audit_verdicts SET ended_at = $1, ended_reason = $2 WHERE genesis = $3 AND digest = $4",

@@ -42,8 +42,11 @@ pub enum VerdictEffect {
 pub enum Rescoring {
     /// Its answers can be scored again.
     Due,
-    /// Its answers cannot be scored again, for this reason.
+    /// This validator has no reference that could score its answers, for this reason.
     Unavailable(String),
+    /// The own reference scores its answers later or not at all, for this reason. Others' statements do not take its
+    /// place, or an author could have them count by whatever keeps the reference from scoring.
+    Later(String),
     /// The own scores were tested.
     Scored(OwnJudgement),
     /// Not even the author's scores convict by this validator's calibration.
@@ -91,6 +94,8 @@ pub enum Decision {
 pub enum WaitReason {
     /// Its author shows no self-test that counts.
     SelfTest(SelfTestState),
+    /// The scores of the own reference, for this reason.
+    OwnScores(String),
     /// Further validators' statements, since its text is not open to anybody, or the reason states why there is no
     /// reference.
     Endorsers {
@@ -112,6 +117,7 @@ impl std::fmt::Display for WaitReason {
                 f.write_str("its author's pipeline does not convict the cheat that it planted itself")
             }
             Self::SelfTest(SelfTestState::Convicted) => f.write_str("the self-test of its author counts"),
+            Self::OwnScores(why) => write!(f, "the own reference has not scored it: {why}"),
             Self::Endorsers { found, why } => {
                 write!(f, "{found} of {LEAST_ENDORSERS} further validators signed; {why}")
             }
@@ -142,7 +148,12 @@ impl AdoptionRule {
                 "by this validator's calibration not even its author's scores convict".to_owned(),
             ),
             (VerdictEffect::Convicts, Rescoring::Due) if facts.block < facts.deadline => Decision::Rescore,
-            (VerdictEffect::Convicts, Rescoring::Due) => facts.follow_others("its time is over"),
+            (VerdictEffect::Convicts, Rescoring::Due) => {
+                facts.wait(WaitReason::OwnScores("its time is over".to_owned()))
+            }
+            (VerdictEffect::Convicts, Rescoring::Later(why)) => {
+                facts.wait(WaitReason::OwnScores(why.clone()))
+            }
             (VerdictEffect::Convicts, Rescoring::Unavailable(why)) => facts.follow_others(why),
         }
     }
@@ -309,6 +320,28 @@ mod tests {
             decide(without(), 1),
             Decision::Wait(WaitReason::Endorsers { found: 1, .. })
         ));
+    }
+
+    #[test]
+    fn a_validator_with_a_reference_follows_no_statements_whatever_keeps_it_from_scoring() {
+        let later =
+            || Rescoring::Later("own scores contradicted two bundles of its author lately".to_owned());
+        let waits = RULE.decide(&facts(later(), 5));
+        assert!(
+            matches!(waits, Decision::Wait(WaitReason::OwnScores(_))),
+            "{waits:?}"
+        );
+        for rescoring in [later(), Rescoring::Due] {
+            let over = OfferFacts {
+                block: 20,
+                ..facts(rescoring, 5)
+            };
+            let expires = RULE.decide(&over);
+            assert!(
+                matches!(expires, Decision::Expire(WaitReason::OwnScores(_))),
+                "{expires:?}"
+            );
+        }
     }
 
     #[test]
@@ -570,6 +603,7 @@ mod tests {
         prop_oneof![
             Just(Rescoring::Due),
             Just(Rescoring::Unavailable("why".to_owned())),
+            Just(Rescoring::Later("why".to_owned())),
             any::<bool>().prop_map(scored),
             Just(Rescoring::TooWeak),
         ]
@@ -606,7 +640,13 @@ mod tests {
                     let by_own = matches!(&facts.rescoring, Rescoring::Scored(judged) if judged.convicts);
                     match origin {
                         AuditOrigin::Rescored => prop_assert!(by_own && effect == VerdictEffect::Convicts),
-                        AuditOrigin::Endorsed => prop_assert!(endorsers >= LEAST_ENDORSERS),
+                        AuditOrigin::Endorsed => {
+                            prop_assert!(endorsers >= LEAST_ENDORSERS);
+                            prop_assert!(
+                                effect == VerdictEffect::Halves || matches!(&facts.rescoring, Rescoring::Unavailable(_)),
+                                "only without a reference"
+                            );
+                        }
                         AuditOrigin::Withdrawn => prop_assert_eq!(effect, VerdictEffect::Lifts),
                         AuditOrigin::Own | AuditOrigin::Operator | AuditOrigin::Earlier => {
                             prop_assert!(false, "nothing else is adopted by itself: {:?}", origin);

@@ -105,11 +105,7 @@ impl OwnTest {
         for pair in &mut pairs {
             pair.take_if(|pair| pair.bucket < oldest);
         }
-        let answers = pairs.iter().map(|pair| {
-            let pair = pair.as_ref()?;
-            Some(((pair.digest, pair.bucket), &pair.stated))
-        });
-        let test = Self::of(widened_tables(own), answers);
+        let test = Self::of_pairs(own, &pairs);
         let scorable = pairs.into_iter().flatten().map(|pair| (pair.digest, pair));
         Ok((test, scorable.collect()))
     }

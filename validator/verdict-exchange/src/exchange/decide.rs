@@ -129,14 +129,14 @@ impl VerdictExchange {
         offer.reason = Some(match (&facts.rescoring, facts.effect) {
             (_, VerdictEffect::Lifts) => "its author takes its accusation back".to_owned(),
             (Rescoring::Scored(judged), _) => judged.to_string(),
-            (Rescoring::Due | Rescoring::Unavailable(_) | Rescoring::TooWeak, _) => {
+            (Rescoring::Due | Rescoring::Later(_) | Rescoring::Unavailable(_) | Rescoring::TooWeak, _) => {
                 format!("signed by {}", names.join(", "))
             }
         });
         let (newest_answer, scored) = match &facts.rescoring {
             Rescoring::Scored(judged) => (judged.newest_answer, judged.scored),
             // By the word of its author, which further validators bear out.
-            Rescoring::Due | Rescoring::Unavailable(_) | Rescoring::TooWeak => {
+            Rescoring::Due | Rescoring::Later(_) | Rescoring::Unavailable(_) | Rescoring::TooWeak => {
                 let text = body.clone();
                 let replaying = tokio::task::spawn_blocking(move || replay(&text));
                 let replayed = replaying.await.ok().and_then(Result::ok);

@@ -31,23 +31,24 @@ impl VerdictExchange {
         says: &OfferedVerdict,
     ) -> Result<Rescoring, StoreError> {
         if (self.deps.calibration)(&says.model).is_none() {
-            let why = "this validator has no calibration of the model: [audit.calibrations] names one";
+            let why = "this validator has no calibration of the model ([audit.calibrations]), or no miner of its own \
+                       that could score ([trusted_miner])";
             return Ok(Rescoring::Unavailable(why.to_owned()));
         }
         if let Some(tries) = self.tries.get(&(offer.author, offer.digest))
             && (tries.count >= MOST_TRIES || moment.block < tries.not_before)
         {
-            return Ok(Rescoring::Unavailable(tries.why.clone()));
+            return Ok(Rescoring::Later(tries.why.clone()));
         }
         let now = self.deps.clock.now();
         if let Some(why) = self.budget.refusal(offer.author, now) {
-            return Ok(Rescoring::Unavailable(why.to_owned()));
+            return Ok(Rescoring::Later(why.to_owned()));
         }
         let since = now.minus(CONTRADICTIONS_COUNT_FOR);
         let contradicted = self.deps.store.contradictions_of(offer.author, since).await?;
         if is_paused(&contradicted, now) {
             let why = "own scores contradicted two bundles of its author lately";
-            return Ok(Rescoring::Unavailable(why.to_owned()));
+            return Ok(Rescoring::Later(why.to_owned()));
         }
         Ok(Rescoring::Due)
     }
@@ -63,9 +64,7 @@ impl VerdictExchange {
             self.deps.store.offer_body(offer.digest).await?,
             (self.deps.calibration)(&model),
         ) else {
-            return Ok(Rescoring::Unavailable(
-                "its text is not there any more".to_owned(),
-            ));
+            return Ok(Rescoring::Later("its text is not there any more".to_owned()));
         };
         // Signatures and resampling take seconds.
         let oldest = oldest_bucket(moment.block);
@@ -89,19 +88,17 @@ impl VerdictExchange {
             .zip(scores)
             .filter_map(|(digest, finding)| Some((*digest, finding?)))
             .collect();
-        if found.len() < digests.len() {
-            // A reference that fails contradicts nobody.
-            let judged = test.judge(&found);
+        let judged = test.judge(&found);
+        // A reference that fails contradicts nobody.
+        if found.len() < digests.len() && !judged.convicts {
             let why = format!(
                 "the own reference scored {} of {} answers: {judged}",
                 found.len(),
                 digests.len()
             );
-            if !judged.convicts {
-                return Ok(self.note_failure(moment, offer, 1, why));
-            }
+            return Ok(self.note_failure(moment, offer, 1, why));
         }
-        Ok(Rescoring::Scored(test.judge(&found)))
+        Ok(Rescoring::Scored(judged))
     }
 
     fn note_failure(&mut self, moment: &Moment, offer: &AuditOffer, tries: u32, why: String) -> Rescoring {
@@ -115,7 +112,7 @@ impl VerdictExchange {
         noted.count = noted.count.saturating_add(tries);
         noted.not_before = moment.block.saturating_add(TRY_EVERY);
         noted.why.clone_from(&why);
-        Rescoring::Unavailable(why)
+        Rescoring::Later(why)
     }
 }
 
