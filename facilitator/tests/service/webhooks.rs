@@ -18,8 +18,8 @@ use crate::facilitator::{Facilitator, until, validator_key};
 use crate::user::{User, job_for, read_json};
 use crate::validator::Validator;
 
-/// The step of the clock while a message is awaited.
-const SECOND: Duration = Duration::from_secs(1);
+/// The step of the clock while an attempt is awaited: a hundredth of the time that an attempt has.
+const STEP: Duration = Duration::from_millis(100);
 
 /// A message as the receiver got it.
 #[derive(Debug)]
@@ -60,15 +60,20 @@ impl Receiver {
         format!("http://{}/ended?token=mine", self.listener.local_addr().unwrap())
     }
 
-    /// Takes the next message while the clock goes on in steps, and answers it with this status line and headers.
-    async fn receive(&self, clock: &TestClock, step: Duration, answer: &str) -> Received {
-        let mut receiving = std::pin::pin!(within("a message", self.take(answer)));
-        loop {
-            tokio::select! {
-                received = &mut receiving => return received,
-                () = tokio::time::sleep(Duration::from_millis(20)) => clock.advance(step), // polls until a message comes
-            }
-        }
+    /// Takes the message that this attempt sends, answers it with this status line and headers, and waits until the
+    /// facilitator has stored the answer.
+    async fn receive(
+        &self,
+        clock: &TestClock,
+        user: &User,
+        job: JobId,
+        attempt: u32,
+        answer: &str,
+    ) -> Received {
+        let begun = begin_attempt(clock, user, job, attempt).await;
+        let received = within("a message", self.take(answer)).await;
+        until(async || (json!(show(user, job).await.webhook) != begun).then_some(())).await;
+        received
     }
 
     async fn take(&self, answer: &str) -> Received {
@@ -116,6 +121,24 @@ async fn show(user: &User, job: JobId) -> JobView {
         .get(&format!("/api/v1/jobs/{job}/"))
         .header(MUSTER_FEATURES_HEADER, features);
     request.send().await.unwrap().json().await.unwrap()
+}
+
+/// Moves the clock on until this attempt to send the job's message has begun, and returns where the message stands
+/// then. The clock stands from there on, because the limits of the attempt are the clock's.
+async fn begin_attempt(clock: &TestClock, user: &User, job: JobId, attempt: u32) -> Value {
+    until(async || {
+        let webhook = show(user, job).await.webhook.unwrap();
+        if webhook.attempts == attempt {
+            return Some(json!(webhook));
+        }
+        if let Some(next_at) = webhook.next_at {
+            clock.advance_to(next_at);
+            // The sender looks for due messages once a second.
+            clock.advance(STEP);
+        }
+        None
+    })
+    .await
 }
 
 /// Where the message stands once the job shows it.
@@ -168,7 +191,7 @@ async fn the_end_of_a_job_is_told_signed_and_again_until_it_is_taken() {
         .await
         .unwrap();
     let first = receiver
-        .receive(&clock, SECOND, "500 Internal Server Error")
+        .receive(&clock, &user, job, 1, "500 Internal Server Error")
         .await;
     first.check(&secret);
     assert!(
@@ -191,7 +214,7 @@ async fn the_end_of_a_job_is_told_signed_and_again_until_it_is_taken() {
     let user = user.at(&facilitator);
     // A redirect is not followed.
     let answer = "302 Found\r\nlocation: http://127.0.0.1:1/";
-    let second = receiver.receive(&clock, SECOND, answer).await;
+    let second = receiver.receive(&clock, &user, job, 2, answer).await;
     assert_eq!(second.header("webhook-id:"), first.header("webhook-id:"));
     assert_eq!(second.body, first.body);
     second.check(&secret);
@@ -199,15 +222,9 @@ async fn the_end_of_a_job_is_told_signed_and_again_until_it_is_taken() {
         second.header("webhook-timestamp:"),
         first.header("webhook-timestamp:")
     );
-    until(async || (json!(show(&user, job).await.webhook)["attempts"] == 2).then_some(())).await;
-    until(async || {
-        json!(show(&user, job).await.webhook)["error"]
-            .as_str()?
-            .contains("redirects")
-            .then_some(())
-    })
-    .await;
-    receiver.receive(&clock, SECOND, "204 No Content").await;
+    let told = json!(show(&user, job).await.webhook);
+    assert!(told["error"].as_str().unwrap().contains("redirects"), "{told}");
+    receiver.receive(&clock, &user, job, 3, "204 No Content").await;
     assert_eq!(state(&user, job, "delivered").await["attempts"], 3);
 }
 
@@ -226,16 +243,11 @@ async fn a_receiver_that_does_not_answer_keeps_no_other_accounts_message_back() 
     }
     let first = submit(&facilitator, &mut validator, &waiting, Some(&slow.url())).await;
     validator.report(first, JobStatus::Failed).await.unwrap();
-    let mut connecting = std::pin::pin!(within("a message", slow.listener.accept()));
-    let held = loop {
-        tokio::select! {
-            accepted = &mut connecting => break accepted.unwrap(),
-            () = tokio::time::sleep(Duration::from_millis(20)) => clock.advance(SECOND), // polls until a message comes
-        }
-    };
+    begin_attempt(&clock, &waiting, first, 1).await;
+    let held = within("a message", slow.listener.accept()).await.unwrap();
     let second = submit(&facilitator, &mut validator, &other, Some(&quick.url())).await;
     validator.report(second, JobStatus::Failed).await.unwrap();
-    quick.receive(&clock, SECOND, "204 No Content").await;
+    quick.receive(&clock, &other, second, 1, "204 No Content").await;
     let unanswered = json!(show(&waiting, first).await.webhook);
     assert_eq!(
         unanswered["error"],
@@ -258,7 +270,7 @@ async fn a_receiver_that_never_answers_well_is_given_up() {
     let gone = submit(&facilitator, &mut validator, &user, None).await;
     let job = submit(&facilitator, &mut validator, &user, None).await;
     validator.report(gone, JobStatus::Rejected).await.unwrap();
-    receiver.receive(&clock, SECOND, "410 Gone").await;
+    receiver.receive(&clock, &user, gone, 1, "410 Gone").await;
     assert_eq!(state(&user, gone, "failed").await["attempts"], 1);
     // A token would expire meanwhile.
     let key = user
@@ -269,13 +281,8 @@ async fn a_receiver_that_never_answers_well_is_given_up() {
     validator.report(job, JobStatus::Rejected).await.unwrap();
     for attempt in 1..=MAX_ATTEMPTS {
         receiver
-            .receive(&clock, SECOND * 1_000, "503 Service Unavailable")
+            .receive(&clock, &user, job, attempt, "503 Service Unavailable")
             .await;
-        until(async || {
-            let told = json!(show(&user, job).await.webhook);
-            (told["attempts"] == attempt && told["error"].is_string()).then_some(())
-        })
-        .await;
     }
     let told = state(&user, job, "failed").await;
     assert_eq!(
@@ -330,15 +337,8 @@ async fn addresses_inside_are_refused_and_so_is_a_job_without_a_secret() {
     )
     .await;
     validator.report(job, JobStatus::Rejected).await.unwrap();
-    let told = until(async || {
-        let told = json!(show(&user, job).await.webhook);
-        // Once it is tried, its time to resolve the name is the clock's.
-        if told["attempts"] == 0 {
-            clock.advance(SECOND);
-        }
-        (told["state"] == "failed").then_some(told)
-    })
-    .await;
+    begin_attempt(&clock, &user, job, 1).await;
+    let told = state(&user, job, "failed").await;
     assert!(
         told["error"].as_str().unwrap().contains("public Internet"),
         "{told}"
