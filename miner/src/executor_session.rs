@@ -399,9 +399,10 @@ pub(crate) fn note_metrics(executor: &str, seen: &ExecutorMetrics) {
         seen.network_received,
     );
     set("muster_miner_executor_network_sent_bytes", seen.network_sent);
-    for gpu in seen.gpus.iter().take(MAX_GPUS) {
+    // A GPU is labelled by its place: its UUID is the executor's word, and may be another one each time.
+    for (place, gpu) in seen.gpus.iter().take(MAX_GPUS).enumerate() {
         let set = |name: &'static str, value: u64| {
-            let labels = [("executor", executor.to_owned()), ("gpu", gpu.uuid.clone())];
+            let labels = [("executor", executor.to_owned()), ("gpu", place.to_string())];
             metrics::gauge!(name, &labels).set(value as f64);
         };
         set(

@@ -4,9 +4,10 @@ use muster_facilitator_core::credentials::Account;
 use muster_protocol::account_api::AccountView;
 use muster_protocol::{Digest, Timestamp};
 use muster_store::retention::Deletion;
-use muster_store::{During as _, StoreError};
+use muster_store::{During as _, StoreError, lock_name};
 
 use super::Store;
+use super::api_keys::keys_of;
 use super::audit::{Actor, AuditAction, write_audit_entry};
 
 const DAY_MICROS: i64 = 86_400_000_000;
@@ -48,6 +49,7 @@ impl Store {
         const OPERATION: &str = "delete an account";
         let account = actor.account.to_string();
         let mut transaction = self.writer.begin().await?;
+        lock_name(&mut transaction, &keys_of(&account)).await?;
         let (open,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM jobs WHERE account = $1 AND ended_at = 0")
             .bind(&account)
             .fetch_one(&mut *transaction)

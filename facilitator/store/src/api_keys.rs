@@ -4,7 +4,7 @@ use muster_facilitator_core::credentials::{Account, ApiKeySecret, Credential, Ke
 use muster_facilitator_core::granted_rights::{Authority, KeyRights};
 use muster_protocol::Timestamp;
 use muster_protocol::account_api::ApiKey;
-use muster_store::{During as _, StoreError, json};
+use muster_store::{During as _, StoreError, json, lock_name};
 use sqlx::AnyConnection;
 use uuid::Uuid;
 
@@ -60,6 +60,11 @@ muster_store::row! {
     }
 }
 
+/// The name of the lock under which an account's keys are made and all revoked together.
+pub(crate) fn keys_of(account: &str) -> String {
+    format!("keys of {account}")
+}
+
 // === impl Store ===
 
 impl Store {
@@ -76,19 +81,21 @@ impl Store {
         const OPERATION: &str = "store an API key";
         let id = KeyId::from_uuid(Uuid::new_v4()).to_string();
         let account = new.account.to_string();
+        let mut transaction = self.writer.begin().await?;
+        // Neither a deletion of the account nor another key comes between what is read here and the new key.
+        lock_name(&mut transaction, &keys_of(&account)).await?;
         let (held,): (i64,) = sqlx::query_as(
             "SELECT COUNT(*) FROM api_keys WHERE account = $1 AND revoked_at = 0 \
              AND (expires_at = 0 OR expires_at > $2)",
         )
         .bind(&account)
         .bind(now.micros())
-        .fetch_one(&self.pool)
+        .fetch_one(&mut *transaction)
         .await
         .during("count API keys")?;
         if held >= MAX_KEYS {
             return Ok(KeyCreation::TooMany);
         }
-        let mut transaction = self.writer.begin().await?;
         // These lock the row of the maker: its end comes before this key, or sees it.
         let (parent, maker) = match &actor.credential {
             Credential::Hotkey => (String::new(), None),

@@ -3,7 +3,7 @@
 use muster_protocol::wire::checks::{JobCheck, RefundNotice};
 use muster_protocol::wire::encode;
 use muster_protocol::{Digest, JobId, Timestamp, ValidatorKey};
-use muster_store::columns::{to_signed, to_unsigned};
+use muster_store::columns::{storable_text, to_signed, to_unsigned};
 use muster_store::{During as _, StoreError, json};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -94,7 +94,7 @@ impl Store {
         let Some(bundle) = notice.bundle else {
             sqlx::query("DELETE FROM refunds WHERE validator = $1 AND response = $2")
                 .bind(validator)
-                .bind(notice.response.clone())
+                .bind(storable_text(&*notice.response))
                 .execute(&self.pool)
                 .await
                 .during(OPERATION)?;
@@ -109,9 +109,9 @@ impl Store {
              bundle = excluded.bundle, told_at = excluded.told_at",
         )
         .bind(validator)
-        .bind(notice.response.clone())
+        .bind(storable_text(&*notice.response))
         .bind(notice.client.to_string())
-        .bind(notice.model.clone())
+        .bind(storable_text(&*notice.model))
         .bind(notice.answered_at.micros().div_euclid(DAY_MICROS))
         .bind(to_signed(notice.input_tokens))
         .bind(to_signed(notice.output_tokens))

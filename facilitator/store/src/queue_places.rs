@@ -6,6 +6,7 @@ use muster_facilitator_core::credentials::Account;
 use muster_protocol::rest::{QueueEvent, QueuedJob};
 use muster_protocol::wire::muster::LiveQueuePlace;
 use muster_protocol::{ExecutorClass, JobId, Timestamp, ValidatorKey};
+use muster_store::columns::storable_text;
 use muster_store::{During as _, StoreError};
 use sqlx::{AnyConnection, AssertSqlSafe};
 
@@ -143,7 +144,7 @@ pub(super) async fn store_place(
         .bind(number(place.ahead))
         .bind(number(place.waiting))
         .bind(place.estimate_s.map_or(-1, number))
-        .bind(place.why.chars().take(MAX_WHY).collect::<String>())
+        .bind(storable_text(place.why.chars().take(MAX_WHY).collect::<String>()))
         .bind(told_at.micros())
         .execute(connection)
         .await

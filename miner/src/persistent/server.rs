@@ -314,6 +314,13 @@ impl ExecutorSession<'_> {
         }
         let attempt = message.attempt().ok_or("the message names no attempt")?;
         if let ExecutorToMiner::MusterReattach(back) = message {
+            let back_already = self.open.values().filter(|open| open.from_before).count();
+            let stated = usize::try_from(self.from_before).unwrap_or(usize::MAX);
+            if back_already >= stated || self.open.contains_key(&attempt) {
+                return Err(format!(
+                    "the executor comes back to attempt {attempt}, and stated no further job when it connected"
+                ));
+            }
             seat.serve(attempt);
             self.take_back(back, sender.clone());
             return Ok(());

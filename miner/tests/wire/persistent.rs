@@ -10,7 +10,8 @@ use muster_process::Clock as _;
 use muster_process::tls::{self, TlsIdentity};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::executor::{
-    EnrolExecutor, ExecutorHello, JobLog, JobProgress, LeaseOver, LogBytes, LogStream, ProgressOf,
+    EnrolExecutor, ExecutorHello, JobLog, JobProgress, LeaseOver, LogBytes, LogStream, OneTimeSecret,
+    ProgressOf, Reattach,
 };
 use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::miner::StreamingDetails;
@@ -103,12 +104,23 @@ impl Place {
 
     /// Comes to work.
     async fn hello(&self, identity: &TlsIdentity, class: ExecutorClass, capacity: u32) -> Executor {
+        self.hello_busy(identity, class, capacity, 0).await
+    }
+
+    /// Comes to work with this many jobs of an earlier connection.
+    async fn hello_busy(
+        &self,
+        identity: &TlsIdentity,
+        class: ExecutorClass,
+        capacity: u32,
+        busy: u32,
+    ) -> Executor {
         let mut party = self.dial(identity).await.unwrap();
         let hello = ExecutorHello {
             class,
             capacity,
             version: "test".to_owned(),
-            busy: 0,
+            busy,
         };
         party
             .send(encode(&ExecutorToMiner::MusterExecutorHello(hello)))
@@ -420,6 +432,33 @@ async fn messages_about_another_executors_lease_are_ignored() {
         hears(&mut validator).await,
         MinerToValidator::V0ExecutorReadyRequest(_)
     ));
+    place.miner.stop().await;
+}
+
+#[tokio::test]
+async fn an_executor_comes_back_to_no_more_jobs_than_it_stated() {
+    let place = Place::open().await;
+    let enrolled = place.enrolled().await;
+    let mut executor = place.hello_busy(&enrolled, CLASS, 1, 1).await;
+    let back = |attempt| {
+        ExecutorToMiner::MusterReattach(Reattach {
+            job_uuid: attempt,
+            epoch: 1,
+            secret: OneTimeSecret::from_bytes([0; 32]),
+            job_ms: None,
+        })
+    };
+    let unknown = new_attempt();
+    executor.send_message(&back(unknown)).await;
+    let MinerToExecutor::MusterCancelJob(cancel) = executor.receive().await else {
+        panic!("a lease that is not known is over")
+    };
+    assert_eq!(cancel.job_uuid, unknown);
+    for attempt in [unknown, new_attempt()] {
+        executor.send_message(&back(attempt)).await;
+        let error = executor.receive_error().await;
+        assert!(error.contains("stated no further job"), "{error}");
+    }
     place.miner.stop().await;
 }
 

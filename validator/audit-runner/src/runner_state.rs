@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use muster_gateway::miner_sessions::MinerSessions;
 use muster_gateway::{AnswerLog, Gateway};
 use muster_identity::Keypair;
+use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_session_pool::Service;
@@ -129,8 +130,14 @@ impl RunnerState {
         self.settings.observer.enter(phase).await;
     }
 
-    /// Reports that the store has failed.
-    pub(crate) fn fail(&self, error: StoreError) {
+    /// Reports that the store has failed, and returns whether it has: if it refuses one value, which a miner may have
+    /// chosen, only that write is lost, and the part that tried it goes on.
+    pub(crate) fn fail(&self, error: StoreError) -> bool {
+        if error.is_refused_value() {
+            tracing::error!(error = %Causes(&error), "the store refuses a value of an audit; it is not stored");
+            return false;
+        }
         (self.on_store_failure)(error);
+        true
     }
 }

@@ -27,10 +27,11 @@ impl CrossChecks {
         let state = &*self.state;
         let user = report.signature.signatory;
         tracing::info!(job = report.job_uuid, %user, "a user reports cheating");
-        state.deps.store.keep_cheat_report(report, state.now()).await?;
         let Ok(job) = report.job_uuid.parse::<JobId>() else {
+            tracing::warn!(job = report.job_uuid, %user, "a report of cheating names no job and is not kept");
             return Ok(());
         };
+        state.deps.store.keep_cheat_report(report, state.now()).await?;
         if verify_cheat_report(report).is_err() {
             tracing::warn!(%job, "a report of cheating has a false signature and is only kept");
             return Ok(());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
+use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules, JUDGING_US};
 use muster_grading::batch_file::{BatchHead, ParticipantEvidence, ProvenCount, index_proven};
 use muster_grading::batch_plan::{
     BatchPlan, BlockHash, Participant, ServingSession, assign_sessions, draw_batch,
@@ -25,7 +25,7 @@ use crate::executor_run::{ExecutorRun, LeaseTimes, RunCommand, RunReport};
 use crate::runner_state::{BatchRejection, RunnerState, micros};
 
 /// The time that a lease lasts beyond all trials, for fetching openings and for judging.
-const LEASE_MARGIN: Duration = Duration::from_secs(600);
+const LEASE_MARGIN: Duration = Duration::from_micros(JUDGING_US);
 
 /// One batch under way.
 struct BatchRun {
@@ -93,10 +93,13 @@ pub(crate) async fn run_batch(
         in_sessions = sessions.len(),
         "a batch begins"
     );
-    state
+    if !state
         .store
         .begin_batch(&plan.id, &head, state.clock.now())
-        .await?;
+        .await?
+    {
+        return Ok(Err(BatchRejection::Begun));
+    }
     let (reports, incoming) = mpsc::unbounded_channel();
     let mut run = BatchRun::new(state, kind, plan, sessions, reports);
     let finished = tokio::select! {

@@ -27,6 +27,10 @@ pub struct TimedConversation {
     pub trouble: Option<String>,
     /// The session's signed response proofs, in order.
     pub seals: Vec<String>,
+    /// The longest wait for a reply, if it is shorter than the conversation's own limit.
+    patience: Option<Duration>,
+    /// Whether a reply did not come in time.
+    is_late: bool,
 }
 
 impl TimedConversation {
@@ -40,6 +44,8 @@ impl TimedConversation {
             is_over: false,
             trouble: None,
             seals: Vec::new(),
+            patience: None,
+            is_late: false,
         }
     }
 
@@ -64,11 +70,14 @@ impl TimedConversation {
         self.is_over = true;
     }
 
-    /// Draws and takes the opening. Returns the evidence and the remarks.
+    /// Draws and takes the opening, which is waited for no longer than `patience`, if that is given. Returns the
+    /// evidence and the remarks.
     pub async fn take_opening(
         mut self,
         line: &dyn Transport,
+        patience: Option<Duration>,
     ) -> (muster_hardware_proof::Evidence, ConversationRemarks) {
+        self.patience = patience;
         if !self.is_over
             && let Some(draw) = self.draw_randomness()
         {
@@ -77,6 +86,7 @@ impl TimedConversation {
         let rest = ConversationRemarks {
             trouble: self.trouble,
             seals: self.seals,
+            is_late: self.is_late,
         };
         (self.machine.into_evidence(), rest)
     }
@@ -100,7 +110,10 @@ impl TimedConversation {
     /// Sends one message and takes the reply. Returns the kind and the bytes of the reply if the conversation goes on.
     async fn exchange(&mut self, line: &dyn Transport, message: Bytes, first: bool) -> Option<(u8, Vec<u8>)> {
         let asked = Instant::now();
-        let limits = self.reply_limit(first);
+        let own_limit = self.reply_limit(first);
+        let limit = self
+            .patience
+            .map_or(own_limit, |patience| own_limit.min(patience));
         let mut sent = None;
         let said = {
             let (machine, origin, place) = (&mut self.machine, self.origin, &mut sent);
@@ -114,7 +127,7 @@ impl TimedConversation {
                 }
                 machine.max_message_bytes()
             });
-            timeout_at(asked + limits + SLACK, line.send(message, begun)).await
+            timeout_at(asked + limit + SLACK, line.send(message, begun)).await
         };
         if first {
             self.sent_at = sent.unwrap_or(asked);
@@ -134,7 +147,18 @@ impl TimedConversation {
                 self.trouble = Some(muster_grading::judgement::sanitize_words(words));
                 (ValidatorInput::Gone, Instant::now())
             }
-            Err(_) => (ValidatorInput::Tick, Instant::now()),
+            Err(_) if limit < own_limit => {
+                self.is_late = true;
+                self.trouble = Some(format!(
+                    "other openings of its miner did not come, so this one was waited for {} s",
+                    limit.as_secs()
+                ));
+                (ValidatorInput::Gone, Instant::now())
+            }
+            Err(_) => {
+                self.is_late = true;
+                (ValidatorInput::Tick, Instant::now())
+            }
         };
         match (self.machine.apply(input, self.elapsed_us(at)), said) {
             (Some(ValidatorAction::NeedRandomness), Ok(TransportReply::Message(bytes, _, _))) => {
@@ -167,6 +191,8 @@ pub struct ConversationRemarks {
     pub trouble: Option<String>,
     /// The session's signed response proofs, in order.
     pub seals: Vec<String>,
+    /// Whether a reply did not come in time.
+    pub is_late: bool,
 }
 
 #[cfg(test)]
@@ -278,7 +304,7 @@ mod tests {
         let begun = Instant::now();
         let mut conversation = TimedConversation::new(machine);
         conversation.run_to_commitment(&fake).await;
-        let (evidence, remarks) = conversation.take_opening(&fake).await;
+        let (evidence, remarks) = conversation.take_opening(&fake, None).await;
         (evidence.judge(InstructionSet::best()), remarks, begun.elapsed())
     }
 

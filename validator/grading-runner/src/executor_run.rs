@@ -363,7 +363,8 @@ impl ExecutorRun {
         conversation: TimedConversation,
         transport: SessionTransport<'_>,
     ) {
-        let Ok(_permit) = self.state.judging_permits.acquire().await else {
+        let permits = &self.state.judging_permits;
+        let Some(permit) = permits.acquire(self.participant.miner).await else {
             return;
         };
         let sent_us = micros(
@@ -371,7 +372,10 @@ impl ExecutorRun {
                 .sent_at
                 .saturating_duration_since(self.batch_started_at),
         );
-        let (evidence, remarks) = conversation.take_opening(&transport).await;
+        let (evidence, remarks) = conversation.take_opening(&transport, permit.patience()).await;
+        if remarks.is_late {
+            permit.note_late();
+        }
         let trouble = remarks.trouble.clone();
         let judging = tokio::task::spawn_blocking(move || {
             let result = TrialResult::from_evidence(trial, &evidence, trouble, InstructionSet::best());

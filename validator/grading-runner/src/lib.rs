@@ -10,6 +10,7 @@ mod announcements;
 mod batch_run;
 pub mod conversation;
 mod executor_run;
+mod judging_permits;
 mod runner_state;
 mod schedule;
 mod settings;
@@ -30,9 +31,10 @@ use muster_store::{StoreError, Writer};
 use muster_subnet_view::SubnetView;
 use parking_lot::Mutex;
 use sqlx::AnyPool;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 pub use announcements::Announcements;
+use judging_permits::JudgingPermits;
 pub use runner_state::BatchRejection;
 use runner_state::RunnerState;
 pub use settings::{GraderImage, Settings};
@@ -128,7 +130,7 @@ impl GradingRunner {
             store,
             clock: deps.clock,
             tasks: deps.tasks,
-            judging_permits: Semaphore::new(cores.saturating_mul(2)),
+            judging_permits: JudgingPermits::new(cores.saturating_mul(2)),
             on_store_failure: deps.on_store_failure,
         });
         let (requests, incoming) = mpsc::channel(MAX_WAITING_REQUESTS);

@@ -14,10 +14,10 @@ use muster_sealed_client::SealedSession;
 use muster_store::StoreError;
 use muster_subnet_view::SubnetView;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use crate::PollMiners;
 use crate::announcements::Announcements;
+use crate::judging_permits::JudgingPermits;
 use crate::settings::Settings;
 use crate::store::GradingStore;
 
@@ -33,6 +33,9 @@ pub enum BatchRejection {
     /// The validator is stopping.
     #[error("the validator is stopping")]
     Stopping,
+    /// An earlier process of this validator began the batch of this block.
+    #[error("the batch of this block began before the validator was restarted, and is void: ask again")]
+    Begun,
     /// No executors were announced.
     #[error("no miner announces an executor of a class that this validator grades")]
     NoExecutors,
@@ -57,7 +60,7 @@ pub(crate) struct RunnerState {
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
     /// Bounds the openings that are fetched and judged at the same time, because each is held in memory.
-    pub(crate) judging_permits: Semaphore,
+    pub(crate) judging_permits: JudgingPermits,
     pub(crate) on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 

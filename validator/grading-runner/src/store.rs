@@ -98,21 +98,22 @@ impl GradingStore {
         self.writer.execute("void batches", statement).await
     }
 
-    /// Inserts a batch that begins.
+    /// Inserts a batch that begins. Returns `false` if it began before: its block is that of an earlier process.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn begin_batch(&self, id: &BatchId, head: &BatchHead, now: Timestamp) -> Result<()> {
+    pub async fn begin_batch(&self, id: &BatchId, head: &BatchHead, now: Timestamp) -> Result<bool> {
         let statement = sqlx::query(
-            "INSERT INTO batches (batch_id, kind, block, state, began_at, head) VALUES ($1, $2, $3, 'open', $4, $5)",
+            "INSERT INTO batches (batch_id, kind, block, state, began_at, head) VALUES ($1, $2, $3, 'open', $4, $5) \
+             ON CONFLICT DO NOTHING",
         )
         .bind(hex::encode(id.0))
         .bind(kind_name(head.kind))
         .bind(to_signed(head.block))
         .bind(now.micros())
         .bind(to_json(head));
-        self.writer.execute("begin a batch", statement).await?;
-        Ok(())
+        let begun = self.writer.execute("begin a batch", statement).await?;
+        Ok(begun > 0)
     }
 
     /// Inserts the evidence of one proof.

@@ -26,7 +26,7 @@ mod contradictions;
 #[cfg(test)]
 mod convicts;
 #[cfg(test)]
-mod cross_checks;
+pub(crate) mod cross_checks;
 #[cfg(test)]
 mod facilitator_faults;
 #[cfg(test)]

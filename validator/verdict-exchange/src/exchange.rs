@@ -40,7 +40,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// The error states as text why there is no reference.
 pub type Rescored = Result<Vec<Option<AnswerFinding>>, String>;
 
-/// Finds this validator's own calibration of a model; `None` if it has none.
+/// Finds the calibration by which this validator's own reference scores answers of a model; `None` if it has no
+/// reference.
 pub type FindCalibration = Box<dyn Fn(&str) -> Option<Calibration> + Send + Sync>;
 
 /// The dependencies of a [`VerdictExchange`].
@@ -133,7 +134,13 @@ impl VerdictExchange {
             let mut block = 0;
             loop {
                 (block, _) = self.deps.subnet.wait_for_block_after(block).await;
-                self.round(block).await?;
+                match self.round(block).await {
+                    Ok(()) => {}
+                    Err(refused) if refused.is_refused_value() => {
+                        tracing::error!(error = %Causes(&refused), "the store refuses a value of another validator's verdict");
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         };
         stop.run_until_cancelled(rounds).await.unwrap_or(Ok(()))

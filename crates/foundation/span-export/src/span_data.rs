@@ -10,6 +10,9 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use crate::span_queue::SpanBatch;
 use crate::stage_span::{StageSpan, is_root};
 
+/// The most characters of a failure's text that are exported: a peer may have written it.
+const MAX_FAILURE: usize = 300;
+
 /// The spans of a batch, in its order.
 pub(crate) fn to_span_data(batch: &SpanBatch, scope: &InstrumentationScope) -> Vec<SpanData> {
     let labels: Vec<_> = batch
@@ -22,7 +25,7 @@ pub(crate) fn to_span_data(batch: &SpanBatch, scope: &InstrumentationScope) -> V
         .map(|span| {
             let root = is_root(&span.time);
             let status = match &batch.failed {
-                Some(failure) if root => Status::error(failure.clone()),
+                Some(failure) if root => Status::error(failure.chars().take(MAX_FAILURE).collect::<String>()),
                 Some(_) | None => Status::Unset,
             };
             let mut attributes = labels.clone();
@@ -100,6 +103,12 @@ mod tests {
         assert_eq!(names, ["validator job", "validator queue"]);
         assert_eq!(made[0].status, Status::error("rejected: busy"));
         assert_eq!(made[1].status, Status::Unset);
+        let long = SpanBatch {
+            failed: Some("e".repeat(MAX_FAILURE + 1)),
+            ..batch
+        };
+        let made = to_span_data(&long, &InstrumentationScope::builder("muster").build());
+        assert_eq!(made[0].status, Status::error("e".repeat(MAX_FAILURE)));
         assert_eq!(made[1].parent_span_id, made[0].span_context.span_id());
         assert_eq!(
             made[0].span_context.trace_id().to_string(),

@@ -90,6 +90,20 @@ pub fn time_column_option(row: &AnyRow, name: &'static str) -> Result<Option<Tim
     Ok(micros.map(Timestamp::from_micros))
 }
 
+/// A text as both engines store it: U+0000, which a `TEXT` column of PostgreSQL refuses, becomes U+FFFD. A text that a
+/// peer chose is stored through this, so that nobody but us decides whether a write succeeds. A [`Script`] does it by
+/// itself.
+///
+/// [`Script`]: crate::Script
+pub fn storable_text(text: impl Into<String>) -> String {
+    let text = text.into();
+    if text.contains('\0') {
+        text.replace('\0', "\u{fffd}")
+    } else {
+        text
+    }
+}
+
 /// A number as both engines store it. Numbers beyond `i64::MAX` are stored as `i64::MAX`.
 pub fn to_signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
@@ -128,5 +142,11 @@ mod tests {
         let error = read_column::<i64>(&row, "absent").unwrap_err().to_string();
         assert!(error.contains("absent"), "{error}");
         assert_eq!(to_signed(u64::MAX), i64::MAX);
+    }
+
+    #[test]
+    fn only_a_text_with_u0000_is_changed_before_it_is_stored() {
+        assert_eq!(storable_text("\0a\0\0"), "\u{fffd}a\u{fffd}\u{fffd}");
+        assert_eq!(storable_text("\u{1}\u{fffd}\n"), "\u{1}\u{fffd}\n");
     }
 }

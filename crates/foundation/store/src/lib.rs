@@ -167,6 +167,24 @@ pub async fn begin(pool: &AnyPool) -> Result<Transaction<'static, Any>, StoreErr
         .during("begin a transaction")
 }
 
+/// Waits until no other transaction holds the lock of this name, and holds it to the end of this transaction. From
+/// then on it sees all that earlier holders wrote. A transaction that may write is alone on SQLite, so there it waits
+/// for nothing.
+///
+/// # Errors
+/// The engine does not answer.
+pub async fn lock_name(connection: &mut AnyConnection, name: &str) -> Result<(), StoreError> {
+    if connection.backend_name() == "SQLite" {
+        return Ok(());
+    }
+    sqlx::query("SELECT CAST(pg_advisory_xact_lock(hashtextextended($1, 0)) AS TEXT)")
+        .bind(name)
+        .execute(connection)
+        .await
+        .during("wait for a lock")?;
+    Ok(())
+}
+
 /// A plain BEGIN in SQLite takes the write lock at its first write, which fails if another process wrote meanwhile.
 const SQLITE_BEGIN: &str = "BEGIN IMMEDIATE";
 

@@ -10,6 +10,8 @@ use sqlx::any::Any;
 use sqlx::query::Query;
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _};
 
+use crate::columns::storable_text;
+
 /// Statements in order, with their parameters.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
@@ -119,14 +121,14 @@ fn text(first: &[&str], statements: impl Iterator<Item = (&'static str, usize)>)
     text
 }
 
-/// A query with its parameters.
+/// A query with its parameters, as both engines store them.
 pub(super) fn bind(
     mut query: Query<'_, Any, sqlx::any::AnyArguments>,
     values: impl IntoIterator<Item = Value>,
 ) -> Query<'_, Any, sqlx::any::AnyArguments> {
     for value in values {
         query = match value {
-            Value::Text(text) => query.bind(text),
+            Value::Text(text) => query.bind(text.map(storable_text)),
             Value::Number(number) => query.bind(number),
         };
     }

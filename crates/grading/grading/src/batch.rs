@@ -26,6 +26,9 @@ pub use events::{BatchAction, BatchEvent, BatchRules};
 
 /// Time for a round beyond the limits of its conversations. Executors that are still unreported then are void.
 const SLACK_US: u64 = 60_000_000;
+/// Time to take and judge the openings of a round. A lease lasts no longer than this beyond its trials. Executors that
+/// are not judged then are void.
+pub const JUDGING_US: u64 = 600_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ParticipantState {
@@ -268,6 +271,9 @@ impl Batch {
                 (BatchPhase::Round { .. }, Some(ParticipantState::Proving)) => Absence::Void {
                     said: "the end of its conversation was not reported in time".to_owned(),
                 },
+                (BatchPhase::Round { .. }, Some(ParticipantState::Judging)) => Absence::Void {
+                    said: "its proof was not judged in time".to_owned(),
+                },
                 (BatchPhase::Gathering | BatchPhase::Round { .. } | BatchPhase::Over, _) => continue,
             };
             self.remove(place, Some(absence));
@@ -284,6 +290,7 @@ impl Batch {
                 self.set_state(*place, ParticipantState::Judging);
             }
             if !committed.is_empty() {
+                self.until_us = now_us.saturating_add(JUDGING_US);
                 actions.push(BatchAction::Judge(committed));
             }
         }

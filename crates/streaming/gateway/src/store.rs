@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use muster_openai::TokenUsage;
 use muster_protocol::{JobId, Timestamp};
 use muster_response_proof::SessionId;
-use muster_store::columns::{parse_column, read_column, to_signed, unsigned_column};
+use muster_store::columns::{parse_column, read_column, storable_text, to_signed, unsigned_column};
 use muster_store::{During as _, StoreError, Writer};
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
@@ -79,9 +79,9 @@ impl GatewayStore {
              WHERE session_id = $5 AND closed_at IS NULL",
         )
         .bind(now.micros())
-        .bind(reason.to_owned())
+        .bind(storable_text(reason))
         .bind(close.map(str::to_owned))
-        .bind(fault.map(str::to_owned))
+        .bind(fault.map(storable_text))
         .bind(session.to_string());
         self.writer.execute("close a session", statement).await?;
         Ok(())
@@ -134,7 +134,7 @@ impl GatewayStore {
         .bind(response.ended_at.micros())
         .bind(i64::from(response.status))
         .bind(response.end.clone())
-        .bind(response.verdict.clone())
+        .bind(storable_text(&*response.verdict))
         .bind(response.proof.clone())
         .bind(response.sequence.map(to_signed))
         .bind(to_signed(response.bytes))

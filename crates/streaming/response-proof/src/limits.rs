@@ -11,6 +11,9 @@ pub const MAX_HELD_BACK: u64 = 1024 * 1024;
 pub struct Limits {
     /// The most bytes of a request's body.
     pub request: usize,
+    /// The most bytes of all requests' bodies together that arrive or wait for the engine. A request that would need
+    /// more is rejected as one too many.
+    pub requests: usize,
     /// The most bytes of a response's body. A longer one is cut there and signed as cut.
     pub response: u64,
     /// The most requests at once. Another one is rejected.
@@ -39,6 +42,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             request: 16 * 1024 * 1024,
+            requests: 256 * 1024 * 1024,
             response: 1024 * 1024 * 1024,
             in_flight: 4_096,
             connections: 4_096,

@@ -28,6 +28,7 @@ use crate::client_body::SealedBody;
 use crate::pending_response::PendingResponse;
 use crate::proof_signer::{ProofSigner, RequestFacts};
 use crate::rejection::RequestRejection;
+use crate::request_intake::HeldBody;
 use crate::upstream::Upstream;
 use crate::{request_intake, upgrade, well_known};
 
@@ -53,12 +54,14 @@ pub struct SealingProxy {
     co_grader_permits: Arc<Semaphore>,
     limits: Limits,
     permits: Arc<Semaphore>,
+    /// A permit for each byte of the bodies that are held.
+    body_room: Arc<Semaphore>,
     tasks: Tasks,
 }
 
 /// A request whose body is whole.
 struct AcceptedRequest {
-    body: Bytes,
+    body: HeldBody,
     response: PendingResponse,
     client: ClientFeatures,
 }
@@ -83,6 +86,7 @@ impl SealingProxy {
             co_grader,
             co_grader_permits: Arc::new(Semaphore::new(MAX_CO_GRADER_REQUESTS)),
             permits: Arc::new(Semaphore::new(limits.in_flight)),
+            body_room: Arc::new(Semaphore::new(limits.requests)),
             limits,
             tasks,
         })
@@ -173,8 +177,8 @@ impl SealingProxy {
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        let body = request_intake::collect(body, &self.limits).await?;
-        let input = digest_input(self.signer.scheme(), &body);
+        let body = request_intake::collect(body, &self.limits, &self.body_room).await?;
+        let input = digest_input(self.signer.scheme(), &body.bytes);
         let client = ClientFeatures {
             http2,
             trailers: http2 || takes_trailers(&head.headers),
@@ -182,7 +186,7 @@ impl SealingProxy {
         prepare_for_engine(&mut head.headers);
         request_intake::set_seed(&mut head.headers, &facts, &input);
         let mut response = PendingResponse::begin(&self.signer, facts, input, permit);
-        if asks_for_token_ids(&body) {
+        if asks_for_token_ids(&body.bytes) {
             response.expect_token_ids();
         }
         Ok(AcceptedRequest {
@@ -234,7 +238,7 @@ impl SealingProxy {
             client,
         } = accepted;
         match self
-            .send(upstream, Request::from_parts(head, Full::new(body)))
+            .send(upstream, Request::from_parts(head, Full::new(body.bytes.clone())))
             .await
         {
             Ok(answered) => self.pass_response(answered, response, client).await,

@@ -3,6 +3,8 @@
 //! The body is held until it is whole. The engine therefore gets one request whose length the proxy has counted, so
 //! that no second request can be smuggled in it, and the digest of the input exists before the engine gets the request.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING};
 use http::request::Parts;
@@ -12,6 +14,7 @@ use http_body_util::BodyExt;
 use muster_protocol::{Digest, Timestamp};
 use muster_response_proof::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE, SEED};
 use muster_response_proof::{Limits, RequestNonce, Text, answer_seed};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::proof_signer::RequestFacts;
@@ -71,8 +74,19 @@ pub(crate) fn set_seed(headers: &mut HeaderMap, facts: &RequestFacts, input: &Di
     }
 }
 
-/// Collects the whole body.
-pub(crate) async fn collect<B>(body: B, limits: &Limits) -> Result<Bytes, RequestRejection>
+/// The whole body of a request, and its share of the room for bodies until this is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldBody {
+    pub(crate) bytes: Bytes,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Collects the whole body. `room` has a permit for each byte that the bodies of all requests may take.
+pub(crate) async fn collect<B>(
+    body: B,
+    limits: &Limits,
+    room: &Arc<Semaphore>,
+) -> Result<HeldBody, RequestRejection>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -80,15 +94,20 @@ where
     if usize::try_from(declared).map_or(true, |declared| declared > limits.request) {
         return Err(RequestRejection::TooLarge(limits.request));
     }
-    timeout(limits.upload, collect_within(body, limits.request))
+    timeout(limits.upload, collect_within(body, limits.request, room))
         .await
         .unwrap_or(Err(RequestRejection::Slow))
 }
 
-async fn collect_within<B>(mut body: B, max: usize) -> Result<Bytes, RequestRejection>
+async fn collect_within<B>(
+    mut body: B,
+    max: usize,
+    room: &Arc<Semaphore>,
+) -> Result<HeldBody, RequestRejection>
 where
     B: Body<Data = Bytes> + Unpin,
 {
+    let mut held: Option<OwnedSemaphorePermit> = None;
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -98,6 +117,14 @@ where
         };
         if first.len() + more.len() + data.len() > max {
             return Err(RequestRejection::TooLarge(max));
+        }
+        let length = u32::try_from(data.len()).map_err(|_| RequestRejection::TooLarge(max))?;
+        let Ok(taken) = Arc::clone(room).try_acquire_many_owned(length) else {
+            return Err(RequestRejection::Busy);
+        };
+        match &mut held {
+            Some(held) => held.merge(taken),
+            None => held = Some(taken),
         }
         if more.is_empty() && first.is_empty() {
             // Most bodies arrive in one piece, which is not copied.
@@ -109,7 +136,10 @@ where
             more.extend_from_slice(&data);
         }
     }
-    Ok(if more.is_empty() { first } else { more.freeze() })
+    Ok(HeldBody {
+        bytes: if more.is_empty() { first } else { more.freeze() },
+        _room: held,
+    })
 }
 
 #[cfg(test)]
@@ -179,11 +209,18 @@ mod tests {
             request: 4,
             ..Limits::default()
         };
-        assert_eq!(
-            collect(Full::new(Bytes::from("1234")), &limits).await.unwrap(),
-            "1234"
-        );
-        let long = collect(Full::new(Bytes::from("12345")), &limits).await;
+        let room = Arc::new(Semaphore::new(9));
+        let body = |text: &'static str| Full::new(Bytes::from(text));
+        let first = collect(body("1234"), &limits, &room).await.unwrap();
+        assert_eq!(first.bytes, "1234");
+        let long = collect(body("12345"), &limits, &room).await;
         assert_eq!(long.unwrap_err(), RequestRejection::TooLarge(4));
+        let second = collect(body("5678"), &limits, &room).await.unwrap();
+        let beyond = collect(body("90"), &limits, &room).await;
+        assert_eq!(beyond.unwrap_err(), RequestRejection::Busy, "all bodies together");
+        drop(first);
+        collect(body("90"), &limits, &room).await.unwrap();
+        drop(second);
+        assert_eq!(room.available_permits(), 9);
     }
 }

@@ -285,6 +285,8 @@
       try {
         checked = await checkInPage(place.dataset.module, { ...head, proof: JSON.parse(proof.dataset.signed) }, request, response);
       } catch {
+        // The next answer tries to load it again.
+        proofModule = null;
         return;
       }
       one("[data-checked-by]", proof).textContent = "Checked in this page, by a module of this facilitator: the signatures of the "
@@ -352,6 +354,7 @@
         });
         said.push({ role: "assistant", content: text });
         const id = response.headers.get("x-request-id"), type = response.headers.get("content-type");
+        if (!id) answer.box.append(make("p", "dim", "The answer came without an id, so no proof of it can be looked up."));
         exchange = id && { id, digest: await digestOf(body), status: response.status, type, request: body, response: got };
       } catch (error) {
         said.pop();

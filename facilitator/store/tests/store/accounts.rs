@@ -1,6 +1,8 @@
 //! API keys, quotas, and the names of requests.
 
 use super::*;
+use muster_facilitator_store::AccountDeletion;
+use muster_protocol::Digest;
 
 #[tokio::test]
 async fn a_clients_own_name_for_a_request_names_one_job() {
@@ -242,6 +244,35 @@ async fn no_key_survives_the_revocation_of_the_key_that_makes_it_meanwhile() {
                 "{}",
                 test.engine
             );
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_key_survives_the_deletion_of_its_account_meanwhile() {
+    for (test, store) in engines().await {
+        let all = Authority::login();
+        for round in 0..8_u8 {
+            let user = Actor::user(UserKey(key(&format!("User {round}")).hotkey()));
+            let account = &user.account;
+            let secret = |n: u8| ApiKeySecret::from_bytes([round * 8 + n + 1; 32]);
+            let first = created(create_key(&store, &user, account, &secret(0), &all).await);
+            let maker = holder(account, &first);
+            let makes = (1..8).map(|n| {
+                let (store, maker, all, secret) = (&store, &maker, &all, secret(n));
+                async move {
+                    create_key(store, maker, account, &secret, all).await;
+                }
+            });
+            let client = Digest::of(b"client");
+            let (deleted, _) = futures_util::future::join(
+                store.delete_account(&user, &client, at(2)),
+                futures_util::future::join_all(makes),
+            )
+            .await;
+            assert_eq!(deleted.unwrap(), AccountDeletion::Begun);
+            let left = store.list_keys(account, at(2)).await.unwrap();
+            assert_eq!(left, [], "{}", test.engine);
         }
     }
 }

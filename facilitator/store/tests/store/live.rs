@@ -2,6 +2,40 @@
 
 use super::retention::sweep_at;
 use super::*;
+use muster_protocol::wire::muster::LiveQueuePlace;
+
+#[tokio::test]
+async fn a_reason_with_u0000_takes_no_other_message_with_it() {
+    for (test, store) in engines().await {
+        let (validator, hostile) = (validator_key("Validator"), validator_key("Hostile"));
+        let (job, own) = (job("User", 1), job("User", 2));
+        create(&store, validator, &job, at(0)).await;
+        create(&store, hostile, &own, at(0)).await;
+        let place = |job: JobId, why: &str| {
+            let place = LiveQueuePlace {
+                uuid: job,
+                class: "spin_up-4min.gpu-24gb".parse().unwrap(),
+                ahead: 1,
+                waiting: 2,
+                estimate_s: None,
+                why: why.to_owned(),
+            };
+            LiveMessage::Queued(Box::new(place), at(1))
+        };
+        let messages = [
+            (hostile, place(own.uuid, "a\0b")),
+            (validator, place(job.uuid, "full")),
+        ];
+        store
+            .store_live(&messages, &LiveConfig::default(), at(1))
+            .await
+            .unwrap();
+        let ids = [own.uuid.to_string(), job.uuid.to_string()];
+        let places = store.queue_places(&ids).await.unwrap();
+        let why = |id: &String| places.get(id).unwrap().to_view().why;
+        assert_eq!(ids.each_ref().map(why), ["a\u{fffd}b", "full"], "{}", test.engine);
+    }
+}
 
 #[tokio::test]
 async fn live_output_is_taken_from_the_jobs_validator_alone_and_bounded() {

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_audit::Verdict;
 use muster_miner_link::{MinerConversation, MinerEndpoint};
+use muster_process::error::Causes;
 use muster_protocol::wire::audits::{
     AppealAnswer, AuditMessage, AuditNotice, AuditReply, BundlePart, VerdictNotice,
 };
@@ -103,8 +104,10 @@ pub(crate) async fn deliver_notices(state: Arc<RunnerState>) {
     };
     loop {
         (block, _) = state.subnet.wait_for_block_after(block).await;
-        if let Err(error) = deliver_due(&state, &conversations).await {
-            return state.fail(error);
+        if let Err(error) = deliver_due(&state, &conversations).await
+            && state.fail(error)
+        {
+            return;
         }
     }
 }
@@ -155,7 +158,13 @@ impl Conversations {
             // The validator stops.
             None => return,
             Some(Ok(Ok(()))) => None,
-            Some(Ok(Err(TalkFailure::Store(error)))) => return state.fail(error),
+            Some(Ok(Err(TalkFailure::Store(error)))) => {
+                let reason = Causes(&error).to_string();
+                if state.fail(error) {
+                    return;
+                }
+                Some(reason)
+            }
             Some(Ok(Err(TalkFailure::Miner(reason)))) => Some(reason),
             Some(Err(_)) => Some(format!("it took longer than {} s", WHOLE_LIMIT.as_secs())),
         };

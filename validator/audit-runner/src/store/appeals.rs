@@ -3,7 +3,8 @@
 use muster_protocol::{Digest, MinerKey, Timestamp};
 use muster_store::During as _;
 use muster_store::columns::{
-    parse_column, parse_column_option, read_column, time_column, time_column_option, unsigned_column,
+    parse_column, parse_column_option, read_column, storable_text, time_column, time_column_option,
+    unsigned_column,
 };
 use sqlx::any::AnyRow;
 
@@ -24,7 +25,7 @@ impl AuditStore {
         .bind(appeal.coldkey.to_string())
         .bind(appeal.model.clone())
         .bind(text.to_owned())
-        .bind(appeal.reason.clone())
+        .bind(storable_text(&*appeal.reason))
         .bind(appeal.open_until.micros());
         self.writer.execute("store an appeal", statement).await?;
         Ok(())
@@ -114,7 +115,7 @@ mod tests {
     use sqlx::AnyPool;
 
     use super::*;
-    use crate::testing::key;
+    use crate::testing::{key, stored_appeal};
 
     async fn put_answer(pool: &AnyPool, id: &str, session: &str, opened: i64, bucket: Option<i64>) {
         sqlx::query(
@@ -139,6 +140,21 @@ mod tests {
         .execute(pool)
         .await
         .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_miners_reason_with_u0000_is_stored() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            let store = AuditStore::new(test.pool.clone(), test.writer());
+            let now = Timestamp::from_secs(9);
+            let appeal = StoredAppeal {
+                reason: "my engine is\0right".to_owned(),
+                ..stored_appeal(now, None)
+            };
+            store.insert_appeal(&appeal, "signed").await.unwrap();
+            let stored = store.appeals(now).await.unwrap();
+            assert_eq!(stored[0].reason, "my engine is\u{fffd}right", "{}", test.engine);
+        }
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_audit::{Canary, CanaryList};
 use muster_protocol::{Digest, Timestamp};
-use muster_store::columns::{parse_column, read_column, to_signed, unsigned_column};
+use muster_store::columns::{parse_column, read_column, storable_text, to_signed, unsigned_column};
 use muster_store::{During as _, StoreError};
 use sqlx::any::AnyRow;
 
@@ -90,7 +90,7 @@ impl AuditStore {
     /// Keeps the text of the answer to a prompt, so that a later prompt may go on with it.
     pub(crate) async fn put_reply(&self, answer: &str, reply: &str) -> Result<()> {
         let statement = sqlx::query("UPDATE canaries SET reply = $1 WHERE response_id = $2")
-            .bind(reply.to_owned())
+            .bind(storable_text(reply))
             .bind(answer.to_owned());
         self.writer
             .execute("keep the answer to a prompt", statement)
@@ -203,7 +203,7 @@ mod tests {
                 let row = row.bind(answer.clone()).bind(model).bind(i64::from(ended_at));
                 row.execute(&test.pool).await.unwrap();
                 store.note_answer(&list.root(), position, &answer).await.unwrap();
-                store.put_reply(&answer, "a reply").await.unwrap();
+                store.put_reply(&answer, "a\0reply").await.unwrap();
             }
             let take = async |most| {
                 let since = Timestamp::from_micros(10);
@@ -211,11 +211,11 @@ mod tests {
             };
             assert_eq!(
                 take(1).await,
-                [(vec![1], "a reply".to_owned())],
-                "{}",
+                [(vec![1], "a\u{fffd}reply".to_owned())],
+                "{}: PostgreSQL holds no U+0000, which a miner may answer",
                 test.engine
             );
-            assert_eq!(take(9).await, [(vec![0], "a reply".to_owned())]);
+            assert_eq!(take(9).await, [(vec![0], "a\u{fffd}reply".to_owned())]);
             assert_eq!(take(9).await, []);
             assert_eq!(
                 store.read_list(&list.root()).await.unwrap().list,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use muster_protocol::Timestamp;
 use muster_store::columns::{
-    parse_column, parse_column_option, read_column, time_column, time_column_option, to_signed,
-    unsigned_column,
+    parse_column, parse_column_option, read_column, storable_text, time_column, time_column_option,
+    to_signed, unsigned_column,
 };
 use muster_store::{During as _, StoreError};
 use sqlx::any::AnyRow;
@@ -82,7 +82,7 @@ impl AuditStore {
         .bind(run.ended_at.map(Timestamp::micros))
         .bind(run.bundle.map(|digest| digest.to_string()))
         .bind(run.verdict.clone())
-        .bind(run.reason.clone())
+        .bind(run.reason.clone().map(storable_text))
         .bind(run.run.clone());
         self.writer
             .execute("store the progress of an audit", statement)

@@ -1,7 +1,9 @@
 //! The tests of the validator's own spot checks in its database.
 
 use muster_protocol::{Digest, Timestamp};
-use muster_store::columns::{read_column, time_column, time_column_option, to_signed, unsigned_column};
+use muster_store::columns::{
+    read_column, storable_text, time_column, time_column_option, to_signed, unsigned_column,
+};
 use muster_store::{During as _, StoreError};
 use serde::Serialize;
 use sqlx::any::AnyRow;
@@ -98,7 +100,7 @@ impl AuditStore {
         .bind(to_signed(test.cheated))
         .bind(test.ended_at.map(Timestamp::micros))
         .bind(test.verdict.clone())
-        .bind(test.reason.clone())
+        .bind(test.reason.clone().map(storable_text))
         .bind(test.bundle.map(|digest| digest.to_string()))
         .bind(evidence.map(str::to_owned))
         .bind(test.test.clone());

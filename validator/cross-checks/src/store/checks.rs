@@ -6,7 +6,8 @@ use muster_protocol::wire::encode;
 use muster_protocol::{AttemptId, Digest, Hotkey, JobId, Timestamp};
 use muster_response_proof::ReportedAnswer;
 use muster_store::columns::{
-    json_column, parse_column, parse_column_option, read_column, time_column, to_signed, unsigned_column,
+    json_column, parse_column, parse_column_option, read_column, storable_text, time_column, to_signed,
+    unsigned_column,
 };
 use muster_store::{During as _, json};
 
@@ -210,7 +211,7 @@ impl CheckStore {
         )
         .bind(to_signed(tries))
         .bind(next.micros())
-        .bind(reason)
+        .bind(storable_text(reason))
         .bind(job.to_string());
         self.writer
             .execute("store when a run is tried again", statement)
@@ -235,7 +236,7 @@ impl CheckStore {
              WHERE job_id = $5",
         )
         .bind(verdict.state.as_str())
-        .bind(verdict.reason.clone())
+        .bind(storable_text(&*verdict.reason))
         .bind(encode(&verdict.outputs))
         .bind(now.micros())
         .bind(check.job.to_string())

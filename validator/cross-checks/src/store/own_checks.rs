@@ -9,7 +9,8 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
 use muster_store::columns::{
-    json_column, parse_column, parse_column_option, read_column, time_column, to_signed, unsigned_column,
+    json_column, parse_column, parse_column_option, read_column, storable_text, time_column, to_signed,
+    unsigned_column,
 };
 use muster_store::{During as _, json};
 use sqlx::any::AnyRow;
@@ -184,7 +185,7 @@ impl CheckStore {
             "UPDATE own_checks SET state = $1, reason = $2, changed_at = $3 WHERE job_id = $4 AND state = 'pending'",
         )
         .bind(verdict.state.as_str())
-        .bind(verdict.reason.clone())
+        .bind(storable_text(&*verdict.reason))
         .bind(now.micros())
         .bind(job.to_string());
         self.writer

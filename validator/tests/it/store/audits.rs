@@ -484,7 +484,7 @@ async fn an_audit_is_judged_by_its_own_verdict_and_no_other() {
     }
 }
 
-fn offer(name: &str, author: u8, through_bucket: u64, at: i64) -> AuditOffer {
+pub(crate) fn offer(name: &str, author: u8, through_bucket: u64, at: i64) -> AuditOffer {
     AuditOffer {
         digest: Digest::of(name.as_bytes()),
         author: ValidatorKey(Hotkey::from_bytes([author; 32])),

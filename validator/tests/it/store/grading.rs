@@ -67,7 +67,13 @@ async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
     for (test, store) in each().await {
         let book = GradingStore::new(store.pool(), store.writer());
         let (head, plan) = drawn(5, &[(1, 2)]);
-        book.begin_batch(&plan.id, &head, NOW(10)).await.unwrap();
+        assert!(book.begin_batch(&plan.id, &head, NOW(10)).await.unwrap());
+        let again = book.begin_batch(&plan.id, &head, NOW(10)).await.unwrap();
+        assert!(
+            !again,
+            "{}: a restart within the block begins it once",
+            test.engine
+        );
         let proof = ProofEvidence {
             trial: 0,
             sent_us: 0,

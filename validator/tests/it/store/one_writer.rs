@@ -7,11 +7,15 @@ use muster_gateway::store::{GatewayStore, ResponseRow, SessionRow, StoredBucket,
 use muster_grading::batch_file::ProofEvidence;
 use muster_grading_runner::store::GradingStore;
 use muster_openai::TokenUsage;
+use muster_protocol::wire::facilitator::CheatReport;
 use muster_response_proof::{BucketNumber, SessionId};
 use muster_store::Writer;
+use muster_validator::store::OfferState;
 
+use super::audits::offer;
 use super::grading::drawn;
 use super::*;
+use crate::sockets::cross_checks::report;
 
 fn session(seed: u128) -> SessionRow {
     SessionRow {
@@ -126,7 +130,10 @@ async fn a_superseded_process_stores_no_batch_and_voids_none() {
         };
         let (marks, none) = (BTreeMap::new(), BTreeMap::new());
         let refused = [
-            grading.begin_batch(&other.id, &other_head, NOW(11)).await,
+            grading
+                .begin_batch(&other.id, &other_head, NOW(11))
+                .await
+                .map(drop),
             grading.insert_proof(&plan.id, 0, 0, &proof).await,
             grading
                 .finish_batch(&plan, &head, &marks, &[], &none, &[], NOW(11))
@@ -179,6 +186,39 @@ async fn no_write_gets_through_the_stores_connections_even_while_it_is_the_owner
             test.engine
         );
         assert!(gateway.find_response("a").await.unwrap().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_peers_text_with_u0000_is_stored_because_postgresql_would_refuse_it() {
+    for (test, store) in each().await {
+        store.note_chain("0xa", BlockNumber(9), NOW(1)).await.unwrap();
+        let report = CheatReport {
+            trusted_job_uuid: "no job\0".to_owned(),
+            ..report("//User", job(1), None, 2)
+        };
+        store.keep_cheat_report(&report, NOW(2)).await.unwrap();
+        let mut refused = offer("refused", 1, 4, 2);
+        (refused.state, refused.decided_at) = (OfferState::Refused, Some(NOW(2)));
+        refused.reason = Some("unknown field `\0`".to_owned());
+        store.put_offer(&refused, None).await.unwrap();
+        let gateway = GatewayStore::new(store.pool(), store.writer());
+        gateway.insert_session(&session(1)).await.unwrap();
+        let answer = ResponseRow {
+            verdict: "no proof: \0".to_owned(),
+            ..response("a")
+        };
+        gateway
+            .insert_response(&answer, TextConsent::Private, None)
+            .await
+            .unwrap();
+        let kept = gateway.find_response("a").await.unwrap().unwrap();
+        assert_eq!(kept.0.verdict, "no proof: \u{fffd}", "{}", test.engine);
+        let (id, fault) = (session(1).session, Some("\0"));
+        gateway
+            .close_session(id, "its time is over", None, fault, NOW(3))
+            .await
+            .unwrap();
     }
 }
 

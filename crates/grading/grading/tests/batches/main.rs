@@ -12,15 +12,16 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_grading::batch::{Batch, BatchAction, BatchEvent};
+use muster_grading::batch::{Batch, BatchAction, BatchEvent, JUDGING_US};
 use muster_grading::batch_file::BatchFile;
 use muster_grading::batch_plan::draw_batch;
 use muster_grading::batch_settlement::{Capacity, count_capacities};
+use muster_grading::fingerprints::ProofFingerprint;
 use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::{Absence, Judgement, Why};
 use muster_grading::replay::replay;
 use muster_grading::trial_result::TrialResult;
-use muster_hardware_proof::InstructionSet;
+use muster_hardware_proof::{InstructionSet, ProofVerdict, ZeroReason};
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use muster_scoring::ObservationKind;
 use proptest::prelude::*;
@@ -544,6 +545,53 @@ fn no_two_executors_of_a_batch_have_an_answer_in_common() {
     assert_eq!((sessions.len(), roots.len()), (8, 8));
 }
 
+/// The result of a trial whose executor had gone.
+fn gone(trial: usize) -> TrialResult {
+    TrialResult {
+        trial,
+        verdict: ProofVerdict::Zero(ZeroReason::Gone),
+        trouble: None,
+        fingerprint: ProofFingerprint {
+            challenge_id: [0; 32],
+            roots: None,
+            named_challenge: None,
+        },
+    }
+}
+
+#[test]
+fn an_executor_that_is_never_judged_holds_no_batch_up() {
+    let participant = |index| muster_grading::Participant {
+        miner: MinerKey(key(1)),
+        class: CLASS,
+        index,
+    };
+    let participants: Vec<_> = (0..2).map(participant).collect();
+    let mut batch = Batch::new(participants, GradeSpec::for_class(CLASS), RULES, 0);
+    batch.tick(0);
+    for place in 0..2 {
+        batch.apply(place, BatchEvent::Ready, 1);
+    }
+    batch.apply(0, BatchEvent::Committed, 2);
+    let judging = batch.apply(1, BatchEvent::Committed, 3);
+    assert_eq!(judging, [BatchAction::Judge(vec![0, 1])]);
+    batch.apply(0, BatchEvent::Judged(Box::new(gone(0))), 4);
+    let end = 3 + JUDGING_US;
+    assert_eq!(batch.deadline_us(), Some(end));
+    let actions = batch.tick(end);
+    let again = BatchAction::Challenge {
+        trial: 0,
+        attempt: 1,
+        participants: vec![0],
+    };
+    assert_eq!(actions, [BatchAction::Release(vec![1]), again]);
+    assert!(matches!(batch.absences().get(&1), Some(Absence::Void { .. })));
+    assert!(
+        batch.deadline_us() > Some(end),
+        "the next round has a time of its own"
+    );
+}
+
 /// Any event of any executor, in any order and any number.
 fn event() -> impl Strategy<Value = (usize, u8)> {
     (0usize..6, 0u8..8)
@@ -588,19 +636,13 @@ proptest! {
             }
             Ok(())
         };
-        let passed = |trial| TrialResult {
-            trial,
-            verdict: muster_hardware_proof::ProofVerdict::Zero(muster_hardware_proof::ZeroReason::Gone),
-            trouble: None,
-            fingerprint: muster_grading::fingerprints::ProofFingerprint { challenge_id: [0; 32], roots: None, named_challenge: None },
-        };
         for (place, what) in events {
             let event = match what {
                 0 => BatchEvent::Ready,
                 1 => BatchEvent::Absent(Absence::NotReady { said: String::new() }),
                 2 => BatchEvent::Lost(String::new()),
                 3 => BatchEvent::Committed,
-                4 => BatchEvent::Judged(Box::new(passed(0))),
+                4 => BatchEvent::Judged(Box::new(gone(0))),
                 5 => BatchEvent::EndedByValidator(String::new()),
                 _ => {
                     now += u64::from(what) * 1_000_000;
@@ -615,7 +657,7 @@ proptest! {
             for place in 0..6 {
                 take(batch.apply(place, BatchEvent::Committed, now))?;
                 for trial in 0..3 {
-                    take(batch.apply(place, BatchEvent::Judged(Box::new(passed(trial))), now))?;
+                    take(batch.apply(place, BatchEvent::Judged(Box::new(gone(trial))), now))?;
                 }
             }
             let Some(deadline) = batch.deadline_us() else { break };
