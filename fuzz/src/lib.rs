@@ -35,7 +35,7 @@ use muster_response_proof::{
 use muster_scoring::ScoringSnapshot;
 use muster_scoring::capacity_statements::{CapacityEvidence, StatementContext};
 
-use audit_statements::{AuditEndorsement, SelfTestStatement};
+use audit_statements::{AuditEndorsement, HeaderNote, SelfTestStatement};
 use registry_json::{Challenge, RegistryManifest};
 
 #[path = "../../crates/foundation/protocol/fuzz/targets.rs"]
@@ -80,6 +80,7 @@ pub fn all() -> Vec<(&'static str, Target)> {
         ("bucket_header", Box::new(envelope::<BucketHeader>)),
         ("audit_appeal", Box::new(envelope::<AuditAppeal>)),
         ("audit_endorsement", Box::new(envelope::<AuditEndorsement>)),
+        ("audit_header_note", Box::new(envelope::<HeaderNote>)),
         ("audit_self_test", Box::new(envelope::<SelfTestStatement>)),
         ("audit_bundle", text(audit_bundle)),
         ("request_form", Box::new(request_form)),

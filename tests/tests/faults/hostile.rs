@@ -5,6 +5,7 @@
 mod addresses;
 mod chats;
 mod connections;
+mod local;
 mod machine;
 mod miners;
 mod outside_users;

@@ -225,6 +225,7 @@ async fn list(State(open): CallState, Query(limit): Query<ListLimit>) -> Result<
     Ok(Json(json!({
         "validator": calls.validator, "audits": audits, "ended": ended, "offers": others.offers,
         "self_tests": others.self_tests,
+        "second_headers": others.second_headers,
     })))
 }
 

@@ -14,12 +14,13 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use muster_chain::Epoch;
+use muster_gateway::store::GatewayStore;
 use muster_http::range::{ContentRange, RequestedRange, unsatisfied};
 use muster_http::server::{self, ClientAddress, Server, TowerToHyperService};
 use muster_process::connections::AddressGroup;
 use muster_process::error::Causes;
+use muster_protocol::Digest;
 use muster_protocol::receipt::parse_page_name;
-use muster_protocol::{Digest, ValidatorKey};
 use muster_scoring::capacity_statements::{SeenDigest, SeenList, SignedStatement};
 use muster_store::StoreError;
 use muster_validator_store::Store;
@@ -34,8 +35,8 @@ use crate::validator_state::ValidatorState;
 #[derive(Clone, Debug)]
 struct PagesState {
     store: Arc<Store>,
-    validator: ValidatorKey,
     admission: PageAdmission,
+    audits: ExchangePages,
 }
 
 /// Serves the pages until the validator stops.
@@ -43,8 +44,8 @@ pub(crate) async fn serve(state: Arc<ValidatorState>, listener: TcpListener) -> 
     let (tasks, clock) = (state.tasks.clone(), Arc::clone(&state.clock));
     let router = page_router(PagesState {
         store: Arc::clone(&state.store),
-        validator: state.key(),
         admission: PageAdmission::new(Arc::clone(&clock)),
+        audits: audit_pages(&state),
     });
     let service = TowerToHyperService::new(router);
     let stop = tasks.token();
@@ -53,14 +54,24 @@ pub(crate) async fn serve(state: Arc<ValidatorState>, listener: TcpListener) -> 
     Ok(())
 }
 
-fn page_router(state: PagesState) -> Router {
-    let audits = ExchangePages {
-        validator: state.validator,
+fn audit_pages(state: &Arc<ValidatorState>) -> ExchangePages {
+    let log = GatewayStore::new(state.store.pool(), state.store.writer());
+    ExchangePages {
+        keypair: state.keypair.clone(),
+        netuid: state.config.chain.netuid.0,
         store: Arc::clone(&state.store),
-    };
+        newest_header: Arc::new(move || {
+            let log = log.clone();
+            Box::pin(async move { Ok(log.last_bucket().await?.map(|bucket| bucket.header)) })
+        }),
+        clock: Arc::clone(&state.clock),
+    }
+}
+
+fn page_router(state: PagesState) -> Router {
     let pace = middleware::from_fn_with_state(state.clone(), pace_address);
     Router::new()
-        .merge(page_routes(audits))
+        .merge(page_routes(state.audits.clone()))
         .route("/receipts/{page}", get(receipts))
         .route("/capacity/{cycle}", get(statement))
         .route("/capacity-evidence/{digest}", get(evidence))
@@ -137,7 +148,10 @@ async fn receipts(
 }
 
 async fn statement(State(state): State<PagesState>, Path(cycle): Path<u64>) -> Response {
-    let read = state.store.statement_of(state.validator, Epoch(cycle)).await;
+    let read = state
+        .store
+        .statement_of(state.audits.validator(), Epoch(cycle))
+        .await;
     json_text(read)
 }
 
@@ -241,8 +255,8 @@ mod tests {
 
     use super::*;
     use muster_http::server::HttpSettings;
+    use muster_identity::Keypair;
     use muster_process::{Tasks, TestClock};
-    use muster_protocol::Hotkey;
     use muster_store::testing::{TestStore, stores};
     use muster_testbed::within;
     use muster_validator_store::MIGRATIONS;
@@ -268,10 +282,17 @@ mod tests {
             let mut all = Vec::new();
             for test in stores(&MIGRATIONS).await.unwrap() {
                 let (tasks, clock) = (Tasks::new(), TestClock::default());
+                let store = Arc::new(Store::open(&test.url).await.unwrap());
                 let router = page_router(PagesState {
-                    store: Arc::new(Store::open(&test.url).await.unwrap()),
-                    validator: ValidatorKey(Hotkey::from_bytes([7; 32])),
+                    store: Arc::clone(&store),
                     admission: PageAdmission::new(Arc::new(clock.clone())),
+                    audits: ExchangePages {
+                        keypair: Keypair::from_seed([7; 32]),
+                        netuid: 1,
+                        store,
+                        newest_header: Arc::new(|| Box::pin(async { Ok(None) })),
+                        clock: Arc::new(clock.clone()),
+                    },
                 });
                 let service = TowerToHyperService::new(router);
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

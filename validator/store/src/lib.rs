@@ -18,6 +18,7 @@ mod cycles;
 mod epochs;
 mod final_report;
 mod gathered_receipts;
+mod header_notes;
 mod job_views;
 mod jobs;
 mod ledger;
@@ -60,6 +61,7 @@ pub use cycles::{CycleState, StoredCycle};
 pub use epochs::NamedBlocks;
 pub use final_report::ended_attempts;
 pub use gathered_receipts::{GatheredFinish, GatheredPage, PlacedReceipt, RefusedView};
+pub use header_notes::{HeaderReading, ReadHeader, SecondHeader};
 pub use job_views::{AttemptView, JobView, OutcomeView};
 pub use jobs::{JobAdmission, OwnJobRestart, StoredJob};
 pub use ledger::restore_ledger;
@@ -183,6 +185,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             40,
             "own checks",
             include_str!("../migrations/0040_own_checks.sql"),
+        ),
+        (
+            41,
+            "header notes",
+            include_str!("../migrations/0041_header_notes.sql"),
         ),
     ])
 });

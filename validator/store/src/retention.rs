@@ -58,6 +58,8 @@ const EPOCH_TABLES: &[&str] = &[
     "capacity_statements",
     "capacity_evidence",
     "capacity_sightings",
+    "audit_header_notes",
+    "audit_second_headers",
     "main_hotkeys",
     "burned_transfers",
 ];
@@ -104,8 +106,8 @@ pub struct ValidatorRetentionConfig {
     pub batches: Keep,
     /// The counts of refused receipts, after the last refusal.
     pub refusals: Keep,
-    /// The stakes at the begin of epochs, and validators' statements of capacity with their evidence; at least 32 days,
-    /// since the receipt of a job of thirty days names blocks from before it.
+    /// The stakes at the begin of epochs, validators' statements of capacity with their evidence, and the notes of
+    /// others' headers; at least 32 days, since the receipt of a job of thirty days names blocks from before it.
     pub epochs: Keep,
     /// The pace of the janitor.
     pub pace: PaceSettings,
@@ -677,6 +679,8 @@ impl RetentionCutoffs {
                  AND o.cycle = s.cycle AND o.validator = s.validator AND o.digest <> s.digest) LIMIT $2)",
                 [served],
             ),
+            AgedRows::new("audit_header_notes", "genesis, author, bucket", "seen_at").before(before),
+            AgedRows::new("audit_second_headers", "genesis, author", "seen_at").before(before),
             AgedRows::new("main_hotkeys", "chain, cycle, miner", "answered_at").before(before),
             AgedRows::new("burned_transfers", "genesis, account, block, payer", "read_at").before(before),
         ]

@@ -51,6 +51,8 @@ pub enum Rescoring {
     Scored(OwnJudgement),
     /// Not even the author's scores convict by this validator's calibration.
     TooWeak,
+    /// They do not without lists of own prompts that count for nothing here, for this reason.
+    Unwitnessed(String),
 }
 
 /// Everything that the decision about one bundle rests on. The bundle replays, and is about this subnet.
@@ -64,6 +66,8 @@ pub struct OfferFacts {
     pub rescoring: Rescoring,
     /// Further validators that signed: see [`count_endorsers`].
     pub endorsers: usize,
+    /// A bucket of which the author signed two headers; `None` if none is known.
+    pub signed_twice: Option<u64>,
     /// The newest block.
     pub block: u64,
     /// The block at which the bundle is no longer adopted: see [`deadline_of`].
@@ -131,6 +135,10 @@ impl AdoptionRule {
         if facts.effect == VerdictEffect::Nothing {
             return Decision::SetAside;
         }
+        let accuses = matches!(facts.effect, VerdictEffect::Convicts | VerdictEffect::Halves);
+        if let Some(bucket) = facts.signed_twice.filter(|_| accuses) {
+            return Decision::Refuse(format!("its author signed two headers of bucket {bucket}"));
+        }
         if let (VerdictEffect::Convicts, Rescoring::Scored(judged)) = (facts.effect, &facts.rescoring)
             && !judged.convicts
         {
@@ -144,6 +152,7 @@ impl AdoptionRule {
             (VerdictEffect::Lifts, _) => Decision::Adopt(AuditOrigin::Withdrawn),
             (VerdictEffect::Halves, _) => facts.follow_others("users' answers cannot be scored again"),
             (VerdictEffect::Convicts, Rescoring::Scored(_)) => Decision::Adopt(AuditOrigin::Rescored),
+            (VerdictEffect::Convicts, Rescoring::Unwitnessed(why)) => Decision::Refuse(why.clone()),
             (VerdictEffect::Convicts, Rescoring::TooWeak) => Decision::Refuse(
                 "by this validator's calibration not even its author's scores convict".to_owned(),
             ),
@@ -242,17 +251,32 @@ pub fn count_endorsers(
     (author, me): (ValidatorKey, ValidatorKey),
     metagraph: &Metagraph,
 ) -> BTreeSet<ValidatorKey> {
+    let say_so = statements
+        .iter()
+        .filter(|statement| statement.bundle == bundle && statement.verdict.name() == verdict);
+    count_independent(
+        say_so.map(|statement| statement.validator),
+        (author, me),
+        metagraph,
+    )
+}
+
+/// The validators of these whose word counts beside the author's and this validator's own: they have a permit and
+/// stake, and no two of them, and none of them and the author or this validator, belong to one coldkey.
+pub(crate) fn count_independent(
+    validators: impl Iterator<Item = ValidatorKey>,
+    (author, me): (ValidatorKey, ValidatorKey),
+    metagraph: &Metagraph,
+) -> BTreeSet<ValidatorKey> {
     let owner_of = |key: ValidatorKey| metagraph.find(&key.0).map(|neuron| neuron.coldkey);
     let mut owners: BTreeSet<Hotkey> = [author, me].into_iter().filter_map(owner_of).collect();
     let mut counted = BTreeSet::new();
-    for statement in statements {
-        let validator = statement.validator;
+    for validator in validators {
         let Some(neuron) = metagraph.find(&validator.0) else {
             continue;
         };
-        let says_so = statement.bundle == bundle && statement.verdict.name() == verdict;
         let may = neuron.permit && neuron.stake > 0 && validator != author && validator != me;
-        if says_so && may && owners.insert(neuron.coldkey) {
+        if may && owners.insert(neuron.coldkey) {
             counted.insert(validator);
         }
     }
@@ -289,6 +313,7 @@ mod tests {
             self_test: SelfTestState::Convicted,
             rescoring,
             endorsers,
+            signed_twice: None,
             block: 10,
             deadline: 20,
         }
@@ -606,6 +631,7 @@ mod tests {
             Just(Rescoring::Later("why".to_owned())),
             any::<bool>().prop_map(scored),
             Just(Rescoring::TooWeak),
+            Just(Rescoring::Unwitnessed("why".to_owned())),
         ]
     }
 
@@ -631,9 +657,10 @@ mod tests {
         #[test]
         fn nothing_is_adopted_without_a_reference_or_two_validators(
             effect in effect(), self_test in standing(), rescoring in rescoring(), endorsers in 0usize..4,
-            block in 0u64..30, requires_self_test: bool,
+            block in 0u64..30, requires_self_test: bool, signed_twice in proptest::option::of(0u64..9),
         ) {
-            let facts = OfferFacts { effect, self_test, rescoring, endorsers, block, deadline: 20 };
+            let facts =
+                OfferFacts { effect, self_test, rescoring, endorsers, signed_twice, block, deadline: 20 };
             let rule = AdoptionRule { requires_self_test };
             match rule.decide(&facts) {
                 Decision::Adopt(origin) => {
@@ -653,7 +680,11 @@ mod tests {
                         }
                     }
                     prop_assert!(!requires_self_test || self_test == SelfTestState::Convicted);
-                    let has_own = matches!(&facts.rescoring, Rescoring::Scored(_) | Rescoring::TooWeak);
+                    prop_assert!(signed_twice.is_none() || effect == VerdictEffect::Lifts);
+                    let has_own = !matches!(
+                        &facts.rescoring,
+                        Rescoring::Due | Rescoring::Later(_) | Rescoring::Unavailable(_)
+                    );
                     prop_assert!(
                         effect != VerdictEffect::Convicts || !has_own || by_own,
                         "own scores go before others' statements"
@@ -665,7 +696,10 @@ mod tests {
                 }
                 Decision::Wait(_) => prop_assert!(block < 20),
                 Decision::Expire(_) => prop_assert!(block >= 20),
-                Decision::Refuse(_) => prop_assert_eq!(&facts.rescoring, &Rescoring::TooWeak),
+                Decision::Refuse(_) => {
+                    let is_unproven = matches!(&facts.rescoring, Rescoring::TooWeak | Rescoring::Unwitnessed(_));
+                    prop_assert!(is_unproven || signed_twice.is_some());
+                }
                 Decision::Contradict(_) => prop_assert_eq!(&facts.rescoring, &scored(false)),
                 Decision::SetAside => prop_assert_eq!(effect, VerdictEffect::Nothing),
             }

@@ -1,6 +1,6 @@
 //! The exchange itself: reads what other validators show, and carries out what the adoption rule decides. The only part
-//! that waits for anything. `gather` reads, `rescore` has the own reference score answers again, `decide` decides
-//! and adopts.
+//! that waits for anything. `gather` reads, `witness` notes the headers that others show, `rescore` has the own
+//! reference score answers again, `decide` decides and adopts.
 //!
 //! One bundle is replayed at a time, and a bounded number of one author in a day, so a hostile author can neither fill
 //! the disk nor keep the processor. A decision is stored in one transaction: a validator that is killed has adopted a
@@ -9,6 +9,7 @@
 mod decide;
 mod gather;
 mod rescore;
+mod witness;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

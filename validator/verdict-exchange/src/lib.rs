@@ -6,15 +6,16 @@
 //! `docs/audit-bundle.md` describes the signed statements, `docs/adr/0085` the reasons.
 //!
 //! Reading order: [`statements`], `shown_list` (the page of a validator), `offered_bundle`, `bundle_subject` and
-//! `stated_blocks` (a bundle that was read), `rescore_budget` (how often references are started), `adoption_rule` and
-//! `conviction_life` (all decisions), `exchange` (the only part that waits for anything), `conviction_review` (once a
-//! cycle), `pages` and `listing` (what is shown), `self_test`.
+//! `stated_blocks` (a bundle that was read), `header_witness` (who saw its headers in time), `rescore_budget` (how
+//! often references are started), `adoption_rule` and `conviction_life` (all decisions), `exchange` (the only part that
+//! waits for anything), `conviction_review` (once a cycle), `pages` and `listing` (what is shown), `self_test`.
 
 mod adoption_rule;
 mod bundle_subject;
 mod conviction_life;
 mod conviction_review;
 mod exchange;
+mod header_witness;
 mod listing;
 mod offered_bundle;
 mod pages;
@@ -36,7 +37,7 @@ pub use conviction_review::{end_of_new, review_convictions};
 pub use exchange::{ExchangeDeps, FindCalibration, Rescored, VerdictExchange};
 pub use listing::{ExchangeView, OfferView, SelfTestView, view_exchange};
 pub use offered_bundle::{MAX_OFFERED_BYTES, ReadBundle, last_bucket, read_bundle};
-pub use pages::{ExchangePages, page_routes};
+pub use pages::{ExchangePages, FindHeader, page_routes};
 pub use self_test::{
     RecordError, SELF_TEST_VALID_DAYS, SelfTestOutcome, SelfTestState, record_self_test, standing_of,
 };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use muster_protocol::{Digest, Timestamp, ValidatorKey};
 use muster_response_proof::Envelope;
 use muster_store::StoreError;
-use muster_validator_store::{AuditOffer, Store};
+use muster_validator_store::{AuditOffer, SecondHeader, Store};
 use serde::Serialize;
 
 use crate::self_test::{SelfTestState, standing_of};
@@ -21,6 +21,8 @@ pub struct ExchangeView {
     pub offers: Vec<OfferView>,
     /// The newest self-test of each validator that shows one, and those of authors that show none.
     pub self_tests: Vec<SelfTestView>,
+    /// Validators that signed two headers of one bucket, the newest first. Their accusations are refused.
+    pub second_headers: Vec<SecondHeader>,
 }
 
 /// Another validator's bundle.
@@ -82,6 +84,7 @@ pub async fn view_exchange(store: &Store, limit: u32, now: Timestamp) -> Result<
             .into_iter()
             .map(|(validator, test)| view_test(validator, test, now))
             .collect(),
+        second_headers: store.second_headers().await?,
     })
 }
 

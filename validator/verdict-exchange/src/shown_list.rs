@@ -44,6 +44,12 @@ pub struct ShownList {
     /// Its statement about the newest test of its own pipeline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub self_test: Option<String>,
+    /// The signed header of the newest bucket that it has closed, in text form. Readers note when they see it first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// Pairs of headers that one validator signed of one bucket, in text form, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub second_headers: Vec<(String, String)>,
 }
 
 impl ShownList {
@@ -129,6 +135,8 @@ mod tests {
             bundles: vec![shown(1, "a", 1)],
             endorsements: vec!["x".to_owned()],
             self_test: None,
+            header: Some("signed".to_owned()),
+            second_headers: vec![("one".to_owned(), "other".to_owned())],
         };
         assert_eq!(ShownList::parse(&list.to_text()), Some(list));
         assert_eq!(ShownList::parse("{}"), Some(ShownList::default()));

@@ -3,7 +3,7 @@
 use muster_audit::{UnprovenReason, Verdict};
 use muster_identity::{Keypair, verify};
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
-use muster_response_proof::{Envelope, LayoutError, Sealable, Text, seal};
+use muster_response_proof::{BucketHeader, Envelope, LayoutError, Sealable, Text, seal};
 
 /// The longest name of a planted cheat, in bytes.
 pub const MAX_KIND: usize = 64;
@@ -23,6 +23,26 @@ pub struct AuditEndorsement {
     /// The verdict that follows from the bundle by the signer's rules.
     pub verdict: Verdict,
     /// The block at which it adopted the verdict.
+    pub block: u64,
+}
+
+/// A validator's statement about the header of another validator's bucket: the one that it read first, and by which
+/// block. It is made when somebody asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderNote {
+    /// The chain's genesis hash.
+    pub genesis: Digest,
+    /// The number of the subnet.
+    pub netuid: u16,
+    /// The validator that signs.
+    pub validator: ValidatorKey,
+    /// The validator whose header it read.
+    pub author: ValidatorKey,
+    /// The number of the bucket.
+    pub bucket: u64,
+    /// The digest of the header's bytes.
+    pub header: Digest,
+    /// The newest block when it had read the header.
     pub block: u64,
 }
 
@@ -64,6 +84,27 @@ impl ValidatorStatement for AuditEndorsement {
 }
 
 impl ValidatorStatement for SelfTestStatement {
+    fn validator(&self) -> ValidatorKey {
+        self.validator
+    }
+
+    fn subnet(&self) -> (Digest, u16) {
+        (self.genesis, self.netuid)
+    }
+}
+
+impl ValidatorStatement for HeaderNote {
+    fn validator(&self) -> ValidatorKey {
+        self.validator
+    }
+
+    fn subnet(&self) -> (Digest, u16) {
+        (self.genesis, self.netuid)
+    }
+}
+
+/// The header of a bucket is its validator's statement, too.
+impl ValidatorStatement for BucketHeader {
     fn validator(&self) -> ValidatorKey {
         self.validator
     }
@@ -117,6 +158,39 @@ impl Sealable for AuditEndorsement {
             bundle: Digest::from_bytes(fields.take("the bundle")?),
             validator: ValidatorKey(Hotkey::from_bytes(fields.take("the validator")?)),
             verdict: verdict_of(fields.take("the verdict")?)?,
+            block: u64::from_be_bytes(fields.take("the block")?),
+        };
+        fields.end()?;
+        Ok(read)
+    }
+}
+
+impl Sealable for HeaderNote {
+    const TAG: &'static str = "muster/audit-header-note/1";
+
+    fn signed_bytes(&self) -> Vec<u8> {
+        [
+            Self::TAG.as_bytes(),
+            self.genesis.as_bytes(),
+            &self.netuid.to_be_bytes(),
+            self.validator.0.as_bytes(),
+            self.author.0.as_bytes(),
+            &self.bucket.to_be_bytes(),
+            self.header.as_bytes(),
+            &self.block.to_be_bytes(),
+        ]
+        .concat()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, LayoutError> {
+        let mut fields = Fields::of(Self::TAG, bytes)?;
+        let read = Self {
+            genesis: Digest::from_bytes(fields.take("the genesis hash")?),
+            netuid: u16::from_be_bytes(fields.take("the subnet")?),
+            validator: ValidatorKey(Hotkey::from_bytes(fields.take("the validator")?)),
+            author: ValidatorKey(Hotkey::from_bytes(fields.take("the author")?)),
+            bucket: u64::from_be_bytes(fields.take("the bucket")?),
+            header: Digest::from_bytes(fields.take("the header")?),
             block: u64::from_be_bytes(fields.take("the block")?),
         };
         fields.end()?;
@@ -298,6 +372,31 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_a_header_note_are_golden() {
+        let note = HeaderNote {
+            genesis: subnet().0,
+            netuid: subnet().1,
+            validator: named(5),
+            author: named(6),
+            bucket: 0x0708,
+            header: Digest::from_bytes([4; 32]),
+            block: 0x090a,
+        };
+        let expected = [
+            hex::encode("muster/audit-header-note/1"),
+            "01".repeat(32),
+            "0203".to_owned(),
+            "05".repeat(32),
+            "06".repeat(32),
+            "0000000000000708".to_owned(),
+            "04".repeat(32),
+            "000000000000090a".to_owned(),
+        ]
+        .concat();
+        assert_eq!(hex::encode(note.signed_bytes()), expected);
+    }
+
+    #[test]
     fn a_statement_counts_for_its_validator_and_its_subnet_only() {
         let (me, other) = (Keypair::from_seed([7; 32]), Keypair::from_seed([8; 32]));
         let (mine, others) = (ValidatorKey(me.hotkey()), ValidatorKey(other.hotkey()));
@@ -337,6 +436,9 @@ mod tests {
             let tagged = |tag: &str| [tag.as_bytes(), &tail].concat();
             if let Ok(read) = AuditEndorsement::read(&tagged(AuditEndorsement::TAG)) {
                 prop_assert_eq!(read.signed_bytes(), tagged(AuditEndorsement::TAG));
+            }
+            if let Ok(read) = HeaderNote::read(&tagged(HeaderNote::TAG)) {
+                prop_assert_eq!(read.signed_bytes(), tagged(HeaderNote::TAG));
             }
             if let Ok(read) = SelfTestStatement::read(&tagged(SelfTestStatement::TAG)) {
                 prop_assert_eq!(read.signed_bytes(), tagged(SelfTestStatement::TAG));

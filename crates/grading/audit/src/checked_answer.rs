@@ -13,6 +13,8 @@ pub(crate) struct CheckedAnswer<'a> {
     pub(crate) proof: ResponseProof,
     /// The digest of the proof's signed bytes.
     pub(crate) digest: Digest,
+    /// The root of own prompts that the header of its bucket names.
+    pub(crate) list: Digest,
     /// The label of the client, of which four answers a day are tested; without one, as in earlier formats, the
     /// pseudonym.
     pub(crate) stratum: Digest,

@@ -428,6 +428,7 @@ impl AttestedSession {
             evidence,
             proof,
             digest,
+            list: bucket.header.canaries,
             stratum,
             is_audited,
             publicity: origin.publicity,

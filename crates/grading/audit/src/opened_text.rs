@@ -22,6 +22,8 @@ pub struct RescorablePair {
     pub digest: Digest,
     /// The number of its bucket.
     pub bucket: u64,
+    /// The root of the list of own prompts from which its prompt is.
+    pub list: Digest,
     /// The session's proof: the seed of the sampler follows from it.
     pub proof: ResponseProof,
     /// The body of the request, which has the parameters of the sampler.
@@ -69,6 +71,7 @@ impl RescorablePair {
             response,
             digest: answer.digest,
             bucket: answer.evidence.bucket,
+            list: answer.list,
             request: request_of(answer, words)?,
             proof: answer.proof.clone(),
             prompt: words.prompt.clone(),

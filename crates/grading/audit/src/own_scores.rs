@@ -92,7 +92,8 @@ impl OwnTest {
     /// The test of a bundle's answers by the adopter's calibration, at every level under the widened bound, and the
     /// answers that can be scored again. Alternatives are tested for which the premise holds token by token, too: an
     /// author chooses prompts and lengths of answers. Answers of buckets before `oldest` count for the miner, or an
-    /// author would renew a conviction by old ones and a new one beside them.
+    /// author would renew a conviction by old ones and a new one beside them. So do answers to prompts of a list, named
+    /// by its root, that `counts` refuses.
     ///
     /// # Errors
     /// As those of [`crate::replay`].
@@ -100,10 +101,11 @@ impl OwnTest {
         bundle: &AuditBundle,
         own: &Calibration,
         oldest: u64,
+        counts: &dyn Fn(&Digest) -> bool,
     ) -> Result<(Self, BTreeMap<Digest, RescorablePair>), ReplayError> {
         let mut pairs = own_pairs(bundle)?;
         for pair in &mut pairs {
-            pair.take_if(|pair| pair.bucket < oldest);
+            pair.take_if(|pair| pair.bucket < oldest || !counts(&pair.list));
         }
         let test = Self::of_pairs(own, &pairs);
         let scorable = pairs.into_iter().flatten().map(|pair| (pair.digest, pair));

@@ -5,13 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use muster_process::{Clock as _, SystemClock};
-use muster_protocol::rest::CreateJob;
-use muster_testbed::wait_for;
 use muster_tests::{Layout, Parts, Role, User, run, shell_image};
 use nix::sched::{CloneFlags, unshare};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::runtime::Runtime;
+
+use super::support::{file_job, run_job};
 
 /// A public address, which is this machine's own in the test's network and nobody else's there.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 9);
@@ -27,42 +26,6 @@ fn enter_network_with(address: Ipv4Addr) -> Result<()> {
         ensure!(done.code == Some(0), "ip {words}: {}", done.stderr);
     }
     Ok(())
-}
-
-/// A job that writes a file, with more fields.
-fn job(parts: &Parts, image: &str, more: Value) -> Result<CreateJob> {
-    let mut job = json!({
-        "target_validator_hotkey": parts.keys().validator.hotkey().to_string(),
-        "executor_class": "always_on.test",
-        "docker_image": image,
-        "args": ["-c", "echo secret > /output/file"],
-        "download_time_limit": 10,
-        "execution_time_limit": 10,
-        "streaming_start_time_limit": 0,
-        "upload_time_limit": 10,
-    });
-    if let (Some(job), Value::Object(more)) = (job.as_object_mut(), more) {
-        job.extend(more);
-    }
-    Ok(serde_json::from_value(job)?)
-}
-
-/// Runs a job to its end; everything that its user is shown of it.
-fn run_job(parts: &Parts, runtime: &Runtime, user: &User, job: &CreateJob) -> Result<String> {
-    let id = wait_for("the validator", || {
-        anyhow::Ok(runtime.block_on(user.submit(job, SystemClock::new().now())).ok())
-    })?;
-    let ended = wait_for("the end of the job", || {
-        let view = runtime.block_on(user.job(id))?;
-        let history = view.get("status_history").and_then(Value::as_array);
-        let is_end = |entry: &Value| {
-            let status = entry.get("status").and_then(Value::as_str);
-            status.is_some_and(|status| ["completed", "failed", "horde_failed", "rejected"].contains(&status))
-        };
-        let ended = history.is_some_and(|history| history.iter().any(is_end));
-        anyhow::Ok(ended.then(|| view.to_string()))
-    });
-    ended.with_context(|| parts.logs())
 }
 
 #[test]
@@ -99,7 +62,7 @@ fn a_jobs_data_neither_comes_from_the_machines_own_public_address_nor_goes_there
     let output =
         json!({"uploads": [{"output_upload_type": "single_file_put", "url": url, "relative_path": "file"}]});
     for data in [input, output] {
-        let job = job(&parts, image, data.clone()).unwrap();
+        let job = file_job(&parts, image, data.clone()).unwrap();
         let shown = run_job(&parts, &runtime, &user, &job).unwrap();
         assert!(
             shown.contains("no address on the public Internet"),

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use muster_audit::Verdict;
+use muster_audit::{AuditBundle, Verdict};
 use muster_chain::BlockNumber;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, SystemClock};
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
-use muster_response_proof::Text;
-use muster_validator::store::Store;
-use muster_verdict_exchange::statements::{AuditEndorsement, SelfTestStatement, sign_text};
+use muster_response_proof::{BucketHeader, BucketNumber, Envelope, Sealable as _, Text};
+use muster_validator::store::{HeaderReading, ReadHeader, Store};
+use muster_verdict_exchange::statements::{AuditEndorsement, HeaderNote, SelfTestStatement, sign_text};
 use muster_verdict_exchange::{SelfTestOutcome, ShownBundle, ShownList, record_self_test};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -195,17 +195,67 @@ async fn test_itself(world: &World) {
     store.close().await;
 }
 
-/// Tells a story about a second validator, with references of this program, that reads the pages of the first. Its
-/// chain has all blocks that the first's bundles name.
+impl Convicting {
+    /// The headers that its bundle shows, as somebody reads them that comes by in their time.
+    async fn headers(&self) -> Vec<HeaderReading> {
+        let at = self.audited.world.config.pages.bind.unwrap();
+        let text = reqwest::get(format!("http://{at}/audits/{}", self.bundle))
+            .await
+            .unwrap();
+        let bundle: AuditBundle = serde_json::from_str(&text.text().await.unwrap()).unwrap();
+        let buckets = bundle.buckets.iter().map(|one| &one.header);
+        let commitments = bundle.commitments.iter().map(|one| &one.header);
+        let reading = |text: &String| {
+            let envelope = Envelope::<BucketHeader>::from_text(text).unwrap();
+            let header = envelope.statement().unwrap();
+            HeaderReading {
+                author: header.validator,
+                bucket: header.bucket.0,
+                header: Some(ReadHeader {
+                    digest: envelope.digest(),
+                    list: header.canaries,
+                    text: text.clone(),
+                }),
+                block: header.bucket.draw_block() - 1,
+                at: now(),
+            }
+        };
+        buckets.chain(commitments).map(reading).collect()
+    }
+}
+
+/// Tells a story about a second validator, with references of this program, that reads the pages of the first and has
+/// read its headers in their time. Its chain has all blocks that the first's bundles name.
 async fn following(
     (first, pages): (&Convicting, SocketAddr),
     scorer: axum::Router,
     is_mortal: bool,
     story: impl AsyncFnOnce(&mut Audited),
 ) {
+    let readings = first.headers().await;
+    following_after((first, pages), &[], &readings, (scorer, is_mortal), story).await;
+}
+
+/// Tells a story about a second validator with these readings of headers, in whose subnet there are further validators.
+async fn following_after(
+    (first, pages): (&Convicting, SocketAddr),
+    further: &[&Miner],
+    readings: &[HeaderReading],
+    (scorer, is_mortal): (axum::Router, bool),
+    story: impl AsyncFnOnce(&mut Audited),
+) {
     let (named, miner) = (Miner::open("//Validator").await, Miner::open("//Miner").await);
     let mut trusted = Miner::open("//TrustedOfB").await;
-    let world = reader("//B", &[(&named, pages)], &[&miner]).await;
+    let mut others = vec![(&named, pages)];
+    others.extend(further.iter().map(|other| (*other, other.server.address)));
+    let world = reader("//B", &others, &[&miner]).await;
+    let store = Store::open(&world.config.store).await.unwrap();
+    let genesis = format!("0x{}", "ab".repeat(32));
+    store.note_chain(&genesis, BlockNumber(1), now()).await.unwrap();
+    for reading in readings {
+        store.note_header(reading).await.unwrap();
+    }
+    store.close().await;
     world.chain.seal_to(first.audited.world.chain.height());
     let mut audited = Audited::start_in(world, &trusted, is_mortal).await;
     let references = Fleet::of_program(&trusted.keypair, scorer);
@@ -322,13 +372,219 @@ async fn a_validator_that_is_killed_while_it_scores_has_adopted_nothing_and_adop
     .await;
 }
 
+/// The pages of a validator that has read these headers in their time.
+async fn witness(uri: &str, readings: &[HeaderReading]) -> Miner {
+    let pages = Miner::open(uri).await;
+    pages
+        .server
+        .write("/audits", ShownList::default().to_text().as_bytes());
+    let keypair = Keypair::from_uri(uri).unwrap();
+    for reading in readings {
+        let note = HeaderNote {
+            genesis: genesis(),
+            netuid: 1,
+            validator: ValidatorKey(keypair.hotkey()),
+            author: reading.author,
+            bucket: reading.bucket,
+            header: reading.header.as_ref().unwrap().digest,
+            block: reading.block,
+        };
+        let path = format!("/audits/notes/{}/{}", reading.author, reading.bucket);
+        pages.server.replace(&path, sign_text(&keypair, &note).as_bytes());
+    }
+    pages
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conviction_counts_only_by_lists_whose_headers_were_seen_before_their_draw_blocks() {
+    let pages = address();
+    convicting(model(true, None), reference(), pages, async |first| {
+        let readings = first.headers().await;
+        let (one, other) = (witness("//D", &readings).await, witness("//E", &readings).await);
+        // It came later, and one other validator's word does not suffice.
+        let scorer = || (reference(), false);
+        following_after((first, pages), &[&one], &[], scorer(), async |second| {
+            offer(&second.world, "offered", "were not read here in their time").await;
+        })
+        .await;
+        following_after((first, pages), &[&one, &other], &[], scorer(), async |second| {
+            offer(&second.world, "adopted", "own scores of").await;
+        })
+        .await;
+        // It was reading and saw none: two others' word does not help.
+        let unseen: Vec<_> = readings
+            .iter()
+            .map(|reading| HeaderReading {
+                header: None,
+                ..reading.clone()
+            })
+            .collect();
+        following_after(
+            (first, pages),
+            &[&one, &other],
+            &unseen,
+            scorer(),
+            async |second| {
+                let list = offer(
+                    &second.world,
+                    "refused",
+                    "were not shown before their draw blocks",
+                )
+                .await;
+                assert_eq!(list["audits"], json!([]), "{list}");
+            },
+        )
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_validator_that_signs_two_headers_of_a_bucket_convicts_nobody_and_everybody_is_shown_both() {
+    let pages = address();
+    convicting(model(true, None), reference(), pages, async |first| {
+        let mut readings = first.headers().await;
+        let second_text = readings[0].header.as_ref().unwrap().text.clone();
+        let keypair = Keypair::from_uri("//Validator").unwrap();
+        let envelope = Envelope::<BucketHeader>::from_text(&second_text).unwrap();
+        let changed = BucketHeader {
+            canaries: Digest::of(b"luckier prompts"),
+            ..envelope.statement().unwrap()
+        };
+        let text = sign_text(&keypair, &changed);
+        readings[0].header = Some(ReadHeader {
+            digest: Envelope::<BucketHeader>::from_text(&text).unwrap().digest(),
+            list: changed.canaries,
+            text: text.clone(),
+        });
+        let bucket = readings[0].bucket;
+        following_after(
+            (first, pages),
+            &[],
+            &readings,
+            (reference(), false),
+            async |second| {
+                let reason = format!("its author signed two headers of bucket {bucket}");
+                let list = offer(&second.world, "refused", &reason).await;
+                assert_eq!(list["audits"], json!([]), "{list}");
+                let shown = page(&second.world).await.second_headers;
+                assert_eq!(shown, [(text.clone(), second_text.clone())]);
+            },
+        )
+        .await;
+        // Somebody who holds the other header shows it to a validator that has read the first one only.
+        following((first, pages), reference(), false, async |second| {
+            let at = second.world.config.pages.bind.unwrap();
+            let objected = async |body: &str| {
+                let request = reqwest::Client::new().post(format!("http://{at}/audits/headers"));
+                request
+                    .body(body.to_owned())
+                    .send()
+                    .await
+                    .unwrap()
+                    .status()
+                    .as_u16()
+            };
+            assert_eq!(objected("no header").await, 400);
+            assert_eq!(objected(&second_text).await, 404, "it is the one that was read");
+            assert_eq!(objected(&text).await, 204);
+            let shown = page(&second.world).await.second_headers;
+            assert_eq!(shown, [(second_text.clone(), text.clone())]);
+            offer(&second.world, "refused", "signed two headers").await;
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_header_is_noted_before_its_draw_block_and_its_note_is_signed() {
+    let author = Miner::open("//Auditor").await;
+    let keypair = Keypair::from_uri("//Auditor").unwrap();
+    let header = |bucket, list: &[u8]| BucketHeader {
+        genesis: genesis(),
+        netuid: 1,
+        validator: ValidatorKey(keypair.hotkey()),
+        bucket: BucketNumber(bucket),
+        answers: 0,
+        root: Digest::of(b""),
+        previous: Digest::of(b""),
+        shares: 0,
+        share_root: Digest::of(b""),
+        canaries: Digest::of(list),
+    };
+    let show = |header: &BucketHeader| {
+        let list = ShownList {
+            header: Some(sign_text(&keypair, header)),
+            ..ShownList::default()
+        };
+        author.server.replace("/audits", list.to_text().as_bytes());
+    };
+    let mut world = without_references(&[&author]).await;
+    let first = world.chain.height() / 25 + 2;
+    let at = world.config.pages.bind.unwrap();
+    let note = async |bucket: u64| {
+        let path = format!("http://{at}/audits/notes/{}/{bucket}", keypair.hotkey());
+        let answer = reqwest::get(path).await.unwrap();
+        let is_found = answer.status() == 200;
+        let text = answer.text().await.unwrap();
+        is_found.then(|| {
+            Envelope::<HeaderNote>::from_text(&text)
+                .unwrap()
+                .statement()
+                .unwrap()
+        })
+    };
+    show(&header(first, b"list"));
+    // Block by block from the end of the bucket, until the validator has come by.
+    let seen = async {
+        for block in first * 25 + 25..first * 25 + 37 {
+            world.chain.seal_to(block);
+            world.seen(block).await;
+            // The pages answer twenty requests a second.
+            for _ in 0..4 {
+                if let Some(note) = note(first).await {
+                    return note;
+                }
+                crate::sockets::support::look_again().await;
+            }
+        }
+        panic!("nobody came by")
+    };
+    let noted = within("a note", seen).await;
+    let digest = Digest::of(&header(first, b"list").signed_bytes());
+    assert_eq!((noted.header, noted.bucket), (digest, first));
+    assert!(noted.block < BucketNumber(first).draw_block(), "{noted:?}");
+    assert_eq!(noted.validator, ValidatorKey(key("//C")));
+    // Of the next bucket none is shown before its draw block, and another one of the first comes after it.
+    show(&header(first, b"luckier prompts"));
+    let later = (first + 1) * 25 + 40;
+    for block in world.chain.height() + 1..=later {
+        world.chain.seal_to(block);
+        world.seen(block).await;
+    }
+    let list = listed(&world, "the second header", |list| {
+        list["second_headers"][0].is_object()
+    })
+    .await;
+    assert_eq!(list["second_headers"][0]["bucket"], first, "{list}");
+    assert_eq!(page(&world).await.second_headers.len(), 1, "others read it");
+    assert_eq!(
+        note(first).await.map(|note| note.header),
+        Some(digest),
+        "the first one stays"
+    );
+    assert_eq!(note(first + 1).await, None);
+    world.stop().await;
+}
+
 /// The pages of //Auditor, which shows the bundle of the documentation.
 async fn auditor(self_test: Option<String>) -> Miner {
     let pages = Miner::open("//Auditor").await;
     let list = ShownList {
         bundles: vec![shown(BUNDLE)],
-        endorsements: vec![],
         self_test,
+        ..ShownList::default()
     };
     pages.server.write("/audits", list.to_text().as_bytes());
     let path = format!("/audits/{}", Digest::of(BUNDLE.as_bytes()));
@@ -340,9 +596,8 @@ async fn auditor(self_test: Option<String>) -> Miner {
 async fn endorser(uri: &str) -> Miner {
     let pages = Miner::open(uri).await;
     let list = ShownList {
-        bundles: vec![],
         endorsements: vec![endorsement(uri, Digest::of(BUNDLE.as_bytes()))],
-        self_test: None,
+        ..ShownList::default()
     };
     pages.server.write("/audits", list.to_text().as_bytes());
     pages
@@ -417,6 +672,8 @@ async fn a_hostile_page_costs_eight_bundles_a_day_and_each_is_refused_once() {
         bundles: bundles.collect(),
         endorsements: vec!["AAAA".to_owned(); 9],
         self_test: Some("AAAA".to_owned()),
+        header: Some("AAAA".to_owned()),
+        second_headers: vec![("AAAA".to_owned(), "BBBB".to_owned())],
     };
     pages.server.write("/audits", list.to_text().as_bytes());
     for text in &forged {

@@ -67,6 +67,7 @@ impl VerdictExchange {
             self_test: standing_of(test.as_ref(), now),
             rescoring: self.rescoring(moment, &offer, &says).await?,
             endorsers: endorsers.len(),
+            signed_twice: self.signed_twice(offer.author).await?,
             block: moment.block,
             deadline: deadline_of(offer.seen_block, moment.metagraph.tempo),
         };
@@ -129,14 +130,25 @@ impl VerdictExchange {
         offer.reason = Some(match (&facts.rescoring, facts.effect) {
             (_, VerdictEffect::Lifts) => "its author takes its accusation back".to_owned(),
             (Rescoring::Scored(judged), _) => judged.to_string(),
-            (Rescoring::Due | Rescoring::Later(_) | Rescoring::Unavailable(_) | Rescoring::TooWeak, _) => {
+            (
+                Rescoring::Due
+                | Rescoring::Later(_)
+                | Rescoring::Unavailable(_)
+                | Rescoring::TooWeak
+                | Rescoring::Unwitnessed(_),
+                _,
+            ) => {
                 format!("signed by {}", names.join(", "))
             }
         });
         let (newest_answer, scored) = match &facts.rescoring {
             Rescoring::Scored(judged) => (judged.newest_answer, judged.scored),
             // By the word of its author, which further validators bear out.
-            Rescoring::Due | Rescoring::Later(_) | Rescoring::Unavailable(_) | Rescoring::TooWeak => {
+            Rescoring::Due
+            | Rescoring::Later(_)
+            | Rescoring::Unavailable(_)
+            | Rescoring::TooWeak
+            | Rescoring::Unwitnessed(_) => {
                 let text = body.clone();
                 let replaying = tokio::task::spawn_blocking(move || replay(&text));
                 let replayed = replaying.await.ok().and_then(Result::ok);

@@ -56,6 +56,7 @@ impl VerdictExchange {
         list: ShownList,
     ) -> Result<(), StoreError> {
         let now = self.deps.clock.now();
+        self.note_shown_header(moment, peer, &list).await?;
         if let Some(text) = &list.self_test
             && let Some(test) = open_text::<SelfTestStatement>(text, peer, moment.subnet)
         {

@@ -1,6 +1,6 @@
 //! Rescoring: the own reference scores answers of a bundle again, and the verdict rests on these scores alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{AnswerFinding, AuditBundle, Calibration, OwnTest, RescorablePair};
 use muster_process::error::Causes;
@@ -10,7 +10,8 @@ use muster_store::StoreError;
 use muster_validator_store::{AuditOffer, OfferedVerdict};
 
 use super::decide::OpenOffer;
-use super::{Moment, RescoreTries, VerdictExchange};
+use super::witness::ListWitnesses;
+use super::{Moment, READ_EVERY, RescoreTries, VerdictExchange};
 use crate::adoption_rule::Rescoring;
 use crate::conviction_life::oldest_bucket;
 use crate::rescore_budget::{CONTRADICTIONS_COUNT_FOR, is_paused};
@@ -66,16 +67,26 @@ impl VerdictExchange {
         ) else {
             return Ok(Rescoring::Later("its text is not there any more".to_owned()));
         };
+        let Ok(bundle) = serde_json::from_str::<AuditBundle>(&text) else {
+            return Ok(Rescoring::Later("its text cannot be read any more".to_owned()));
+        };
+        let witnesses = self.find_witnesses(moment, offer.author, &bundle).await?;
+        if let Some(bucket) = witnesses.signed_twice {
+            let why = format!("its author signed two headers of bucket {bucket}");
+            return Ok(Rescoring::Unwitnessed(why));
+        }
         // Signatures and resampling take seconds.
         let oldest = oldest_bucket(moment.block);
-        let choosing = tokio::task::spawn_blocking(move || choose_answers(&text, &calibration, oldest));
+        let seen = witnesses.seen.clone();
+        let choosing =
+            tokio::task::spawn_blocking(move || choose_answers(&bundle, &calibration, oldest, &seen));
         let (test, chosen) = match choosing.await {
             Ok(Ok(chosen)) => chosen,
             Ok(Err(why)) => return Ok(self.note_failure(moment, offer, MOST_TRIES, why)),
             Err(error) => return Ok(self.note_failure(moment, offer, 1, error.to_string())),
         };
         if chosen.is_empty() {
-            return Ok(Rescoring::TooWeak);
+            return Ok(self.explain_shortfall(moment, offer, &witnesses));
         }
         let digests: Vec<Digest> = chosen.iter().map(|pair| pair.digest).collect();
         self.budget.note(offer.author, self.deps.clock.now());
@@ -101,6 +112,36 @@ impl VerdictExchange {
         Ok(Rescoring::Scored(judged))
     }
 
+    /// Why not even the author's scores convict.
+    fn explain_shortfall(
+        &mut self,
+        moment: &Moment,
+        offer: &AuditOffer,
+        witnesses: &ListWitnesses,
+    ) -> Rescoring {
+        let lists = witnesses.seen.len() + witnesses.unseen + witnesses.open;
+        if witnesses.open > 0 {
+            let why = format!(
+                "the headers of {} of its {lists} lists of own prompts were not read here in their time, and two \
+                 further validators have not shown that they did",
+                witnesses.open
+            );
+            let later = self.note_failure(moment, offer, 0, why);
+            if let Some(noted) = self.tries.get_mut(&(offer.author, offer.digest)) {
+                noted.not_before = moment.block.saturating_add(READ_EVERY);
+            }
+            return later;
+        }
+        if witnesses.unseen > 0 {
+            return Rescoring::Unwitnessed(format!(
+                "the headers of {} of its {lists} lists of own prompts were not shown before their draw blocks, so \
+                 their answers count for the miner",
+                witnesses.unseen
+            ));
+        }
+        Rescoring::TooWeak
+    }
+
     fn note_failure(&mut self, moment: &Moment, offer: &AuditOffer, tries: u32, why: String) -> Rescoring {
         tracing::info!(bundle = %offer.digest, author = %offer.author, why, "a bundle was not scored again");
         let noted = self.tries.entry((offer.author, offer.digest));
@@ -116,9 +157,14 @@ impl VerdictExchange {
     }
 }
 
-/// The test of a bundle by the own calibration, and the answers to score. The error states why there is none.
-fn choose_answers(text: &str, own: &Calibration, oldest: BucketNumber) -> Result<ChosenAnswers, String> {
-    let bundle: AuditBundle = serde_json::from_str(text).map_err(|error| error.to_string())?;
+/// The test of a bundle by the own calibration, and the answers to score. Answers to prompts of lists that are not in
+/// `seen` count for the miner. The error states why there is no test.
+fn choose_answers(
+    bundle: &AuditBundle,
+    own: &Calibration,
+    oldest: BucketNumber,
+    seen: &BTreeSet<Digest>,
+) -> Result<ChosenAnswers, String> {
     let judged = &bundle.calibration;
     if (judged.model, judged.engine) != (own.model, own.engine)
         || judged.reference_engine() != own.reference_engine()
@@ -127,7 +173,7 @@ fn choose_answers(text: &str, own: &Calibration, oldest: BucketNumber) -> Result
             "it is about another engine, model or reference than this validator's calibration".to_owned(),
         );
     }
-    let (test, mut pairs) = OwnTest::new(&bundle, own, oldest.0)
+    let (test, mut pairs) = OwnTest::new(bundle, own, oldest.0, &|list| seen.contains(list))
         .map_err(|error| format!("it proves nothing: {}", Causes(&error)))?;
     if test.alternatives() == 0 {
         return Err("this validator's calibration of the model tests no alternative".to_owned());

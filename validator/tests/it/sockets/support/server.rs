@@ -104,6 +104,11 @@ impl TestServer {
         pages.entry(name.to_owned()).or_default().extend_from_slice(bytes);
     }
 
+    /// Puts other bytes in the place of a page.
+    pub(crate) fn replace(&self, name: &str, bytes: &[u8]) {
+        self.pages.lock().unwrap().insert(name.to_owned(), bytes.to_vec());
+    }
+
     /// The next connection, with the path it asked for.
     pub(crate) async fn next(&mut self) -> (String, Socket) {
         within("a connection", self.sockets.recv())

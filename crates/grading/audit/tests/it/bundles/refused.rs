@@ -30,7 +30,7 @@ macro_rules! assert_refused {
 
 /// The answers of a bundle that another reference can score.
 fn scorable(bundle: &AuditBundle) -> Vec<RescorablePair> {
-    let (_, pairs) = OwnTest::new(bundle, &bundle.calibration, 0).unwrap();
+    let (_, pairs) = OwnTest::new(bundle, &bundle.calibration, 0, &|_| true).unwrap();
     pairs.into_values().collect()
 }
 
@@ -319,7 +319,7 @@ fn answers_that_are_too_old_to_convict_count_for_the_miner() {
     let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
     let buckets: Vec<u64> = scorable(&bundle).iter().map(|pair| pair.bucket).collect();
     let (oldest, newest) = (*buckets.iter().min().unwrap(), *buckets.iter().max().unwrap());
-    let since = |oldest: u64| OwnTest::new(&bundle, &bundle.calibration, oldest).unwrap();
+    let since = |oldest: u64| OwnTest::new(&bundle, &bundle.calibration, oldest, &|_| true).unwrap();
     let (test, pairs) = since(oldest);
     assert_eq!((pairs.len(), test.choose().is_empty()), (buckets.len(), false));
     let (test, pairs) = since(newest + 1);
@@ -331,7 +331,13 @@ fn another_calibration_gives_its_own_test() {
     let mut world = World::new("int4", 1);
     world.opens_words = true;
     let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
-    let chosen = |calibration: &Calibration| OwnTest::new(&bundle, calibration, 0).unwrap().0.choose().len();
+    let chosen = |calibration: &Calibration| {
+        OwnTest::new(&bundle, calibration, 0, &|_| true)
+            .unwrap()
+            .0
+            .choose()
+            .len()
+    };
     assert!((4..=12).contains(&chosen(&bundle.calibration)));
     let mut none = bundle.calibration.clone();
     none.machines.truncate(1);

@@ -1,0 +1,195 @@
+//! Witness: notes the headers that others show, and finds who saw those that a bundle rests on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::FutureExt as _;
+use futures_util::stream::{self, StreamExt as _};
+use muster_audit::AuditBundle;
+use muster_protocol::{Digest, ValidatorKey};
+use muster_response_proof::{BucketHeader, Envelope};
+use muster_store::StoreError;
+use muster_validator_store::{HeaderReading, ReadHeader, SecondHeader};
+
+use super::{Moment, VerdictExchange};
+use crate::header_witness::{
+    ListWitness, ShownHeader, committing_headers, find_second, noted_bucket, shown_headers, witness_of,
+};
+use crate::shown_list::ShownList;
+use crate::statements::{HeaderNote, open_text};
+
+/// The longest text of a note that is read, in bytes.
+const MAX_NOTE_BYTES: usize = 1_024;
+/// The lists of a bundle of which others are asked at a time.
+const ASKED_LISTS: usize = 32;
+/// Requests for notes at a time.
+const ASKED_AT_ONCE: usize = 8;
+/// Pairs of headers in another validator's list that are looked at.
+const MOST_PAIRS: usize = 16;
+
+/// The lists of own prompts of a bundle.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ListWitnesses {
+    /// The roots of those that count.
+    pub(super) seen: BTreeSet<Digest>,
+    /// The number of those that do not.
+    pub(super) unseen: usize,
+    /// The number of those of which others may still show notes.
+    pub(super) open: usize,
+    /// A bucket of which the author signed two headers.
+    pub(super) signed_twice: Option<u64>,
+}
+
+impl VerdictExchange {
+    /// Notes the newest header that a validator shows, if it is read between the end of a bucket and its draw block.
+    pub(super) async fn note_shown_header(
+        &self,
+        moment: &Moment,
+        author: ValidatorKey,
+        list: &ShownList,
+    ) -> Result<(), StoreError> {
+        let store = &self.deps.store;
+        let shown = list.header.as_deref().and_then(|text| {
+            let header: BucketHeader = open_text(text, author, moment.subnet)?;
+            Some(ShownHeader {
+                bucket: header.bucket,
+                digest: Envelope::<BucketHeader>::from_text(text).ok()?.digest(),
+                list: header.canaries,
+                text: text.to_owned(),
+            })
+        });
+        // The answer may have come when the draw block was there already.
+        let after = self
+            .deps
+            .subnet
+            .head()
+            .map_or(moment.block, |head| head.0.max(moment.block));
+        let bucket = noted_bucket(moment.block).filter(|bucket| noted_bucket(after) == Some(*bucket));
+        if let Some(bucket) = bucket {
+            let of_bucket = shown.clone().filter(|header| header.bucket == bucket);
+            let reading = HeaderReading {
+                author,
+                bucket: bucket.0,
+                header: of_bucket.map(|header| ReadHeader {
+                    digest: header.digest,
+                    list: header.list,
+                    text: header.text,
+                }),
+                block: after,
+                at: self.deps.clock.now(),
+            };
+            store.note_header(&reading).await?;
+        }
+        let shown: Vec<ShownHeader> = shown.into_iter().collect();
+        self.look_for_second(author, &shown).await?;
+        for (first, second) in list.second_headers.iter().take(MOST_PAIRS) {
+            if let Some(found) = self.read_pair(moment, first, second) {
+                store.put_second_header(&found).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Two headers of one bucket that one validator signed; `None` if they are not.
+    fn read_pair(&self, moment: &Moment, first: &str, second: &str) -> Option<SecondHeader> {
+        let author = Envelope::<BucketHeader>::from_text(first)
+            .ok()?
+            .statement()
+            .ok()?
+            .validator;
+        let opened = |text: &str| open_text::<BucketHeader>(text, author, moment.subnet);
+        let (one, other) = (opened(first)?, opened(second)?);
+        (one.bucket == other.bucket && one != other).then(|| SecondHeader {
+            author,
+            bucket: one.bucket.0,
+            first: first.to_owned(),
+            second: second.to_owned(),
+            seen_at: self.deps.clock.now(),
+        })
+    }
+
+    /// Compares headers that their author signed with those that were read of the same buckets, and stores the first
+    /// pair that differs. Returns its bucket.
+    async fn look_for_second(
+        &self,
+        author: ValidatorKey,
+        shown: &[ShownHeader],
+    ) -> Result<Option<u64>, StoreError> {
+        let store = &self.deps.store;
+        let mut read = BTreeMap::new();
+        for header in shown {
+            if let Some(reading) = store.header_reading(author, header.bucket.0).await? {
+                read.insert(header.bucket.0, reading);
+            }
+        }
+        let Some(found) = find_second(shown, &read, author, self.deps.clock.now()) else {
+            return Ok(None);
+        };
+        tracing::error!(%author, bucket = found.bucket, "a validator has signed two headers of one bucket");
+        store.put_second_header(&found).await?;
+        Ok(Some(found.bucket))
+    }
+
+    /// A bucket of which this validator signed two headers; `None` if none is known.
+    pub(super) async fn signed_twice(&self, author: ValidatorKey) -> Result<Option<u64>, StoreError> {
+        let known = self.deps.store.second_headers().await?;
+        let of_author = known.into_iter().find(|found| found.author == author);
+        Ok(of_author.map(|found| found.bucket))
+    }
+
+    /// Which of a bundle's lists of own prompts count. Others are asked about those that were not read here.
+    pub(super) async fn find_witnesses(
+        &self,
+        moment: &Moment,
+        author: ValidatorKey,
+        bundle: &AuditBundle,
+    ) -> Result<ListWitnesses, StoreError> {
+        let store = &self.deps.store;
+        let mut found = ListWitnesses {
+            signed_twice: self.look_for_second(author, &shown_headers(bundle)).await?,
+            ..ListWitnesses::default()
+        };
+        let keys = (author, ValidatorKey(self.deps.keypair.hotkey()));
+        let mut asked = 0;
+        for header in committing_headers(bundle) {
+            let own = store.header_reading(author, header.bucket.0).await?;
+            let first = store.first_bucket_with_list(author, &header.list).await?;
+            let witness = |notes: &[HeaderNote]| {
+                witness_of(&header, own.as_ref(), first, notes, keys, &moment.metagraph)
+            };
+            let witness = match witness(&[]) {
+                ListWitness::Open if asked < ASKED_LISTS => {
+                    asked += 1;
+                    witness(&self.ask_notes(moment, author, header.bucket.0).await)
+                }
+                known @ (ListWitness::Seen | ListWitness::Unseen | ListWitness::Open) => known,
+            };
+            match witness {
+                ListWitness::Seen => drop(found.seen.insert(header.list)),
+                ListWitness::Unseen => found.unseen += 1,
+                ListWitness::Open => found.open += 1,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Asks the others which header of a bucket they read.
+    async fn ask_notes(&self, moment: &Moment, author: ValidatorKey, bucket: u64) -> Vec<HeaderNote> {
+        let peers = self.deps.peers.borrow().clone();
+        let path = format!("/audits/notes/{author}/{bucket}");
+        let ask = |(peer, address)| {
+            let path = &path;
+            async move {
+                let text = self.fetcher.fetch_text(address, path, MAX_NOTE_BYTES).await;
+                open_text::<HeaderNote>(text.ok()??.trim(), peer, moment.subnet)
+            }
+            .boxed()
+        };
+        let asked: Vec<_> = peers
+            .into_iter()
+            .filter(|(peer, _)| *peer != author)
+            .map(ask)
+            .collect();
+        let answers = stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
+        answers.filter_map(async |note| note).collect().await
+    }
+}

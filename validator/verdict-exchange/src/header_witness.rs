@@ -1,0 +1,309 @@
+//! Whether the header that commits to a list of own prompts was seen before its draw block. Pure.
+//!
+//! The seeds of own prompts follow from the draw block, so an author that signs a header afterwards chooses its seeds.
+//! Readers come once a minute and note the header that they see first.
+
+use std::collections::BTreeMap;
+
+use muster_audit::AuditBundle;
+use muster_chain::Metagraph;
+use muster_protocol::{Digest, ValidatorKey};
+use muster_response_proof::{BucketHeader, BucketNumber, Envelope};
+use muster_validator_store::{HeaderReading, SecondHeader};
+
+use crate::adoption_rule::count_independent;
+use crate::statements::HeaderNote;
+
+/// Further validators whose notes take the place of a reading of this validator's own.
+const LEAST_NOTES: usize = 2;
+/// The most lists of one bundle that are looked after.
+const MOST_LISTS: usize = 256;
+
+/// A header that a bundle shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ShownHeader {
+    /// The bucket whose answers it commits to.
+    pub(crate) bucket: BucketNumber,
+    /// The digest of its bytes.
+    pub(crate) digest: Digest,
+    /// The root of own prompts that it names.
+    pub(crate) list: Digest,
+    /// The header with its signature, in text form.
+    pub(crate) text: String,
+}
+
+/// Whether a list of own prompts counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListWitness {
+    /// Its header was seen in time.
+    Seen,
+    /// Its header was not shown in time, or an earlier one names the list, too.
+    Unseen,
+    /// This validator did not read in that time, and too few others have shown notes until now.
+    Open,
+}
+
+/// The bucket that has ended and whose draw block comes next, if there is one at this block: its header can be noted.
+pub(crate) fn noted_bucket(block: u64) -> Option<BucketNumber> {
+    let ended = BucketNumber(BucketNumber::of_block(block).0.checked_sub(1)?);
+    (block < ended.draw_block()).then_some(ended)
+}
+
+/// The headers that commit to a bundle's lists of own prompts, at most [`MOST_LISTS`]. The bundle replays, so its
+/// author signed them.
+pub(crate) fn committing_headers(bundle: &AuditBundle) -> Vec<ShownHeader> {
+    let commitments = bundle.commitments.iter().take(MOST_LISTS);
+    commitments.filter_map(|one| read_header(&one.header)).collect()
+}
+
+/// All headers that a bundle shows.
+pub(crate) fn shown_headers(bundle: &AuditBundle) -> Vec<ShownHeader> {
+    let buckets = bundle.buckets.iter().map(|one| &one.header);
+    let commitments = bundle.commitments.iter().map(|one| &one.header);
+    buckets
+        .chain(commitments)
+        .filter_map(|text| read_header(text))
+        .collect()
+}
+
+fn read_header(text: &str) -> Option<ShownHeader> {
+    let envelope = Envelope::<BucketHeader>::from_text(text).ok()?;
+    let header = envelope.statement().ok()?;
+    Some(ShownHeader {
+        bucket: header.bucket,
+        digest: envelope.digest(),
+        list: header.canaries,
+        text: text.to_owned(),
+    })
+}
+
+/// Whether the list that a header commits to counts. `own` is this validator's reading in the header's time, `first`
+/// the first bucket whose noted header names the list, and `notes` are what others signed.
+pub(crate) fn witness_of(
+    header: &ShownHeader,
+    own: Option<&HeaderReading>,
+    first: Option<u64>,
+    notes: &[HeaderNote],
+    (author, me): (ValidatorKey, ValidatorKey),
+    metagraph: &Metagraph,
+) -> ListWitness {
+    // Each further header with the list would give its author another choice of seeds.
+    if first.is_some_and(|first| first < header.bucket.0) {
+        return ListWitness::Unseen;
+    }
+    match own {
+        Some(reading) => {
+            let is_it = reading
+                .header
+                .as_ref()
+                .is_some_and(|read| read.digest == header.digest);
+            if is_it && reading.block < header.bucket.draw_block() {
+                ListWitness::Seen
+            } else {
+                // Nobody's word stands against what was read here.
+                ListWitness::Unseen
+            }
+        }
+        None => {
+            let saw_it = notes.iter().filter(|note| {
+                note.author == author
+                    && note.bucket == header.bucket.0
+                    && note.header == header.digest
+                    && note.block < header.bucket.draw_block()
+            });
+            let seen_by = count_independent(saw_it.map(|note| note.validator), (author, me), metagraph);
+            if seen_by.len() >= LEAST_NOTES {
+                ListWitness::Seen
+            } else {
+                ListWitness::Open
+            }
+        }
+    }
+}
+
+/// The first header of these that is not the one that was read of its bucket, with that one: its author signed two.
+pub(crate) fn find_second(
+    shown: &[ShownHeader],
+    read: &BTreeMap<u64, HeaderReading>,
+    author: ValidatorKey,
+    at: muster_protocol::Timestamp,
+) -> Option<SecondHeader> {
+    shown.iter().find_map(|header| {
+        let first = read.get(&header.bucket.0)?.header.as_ref()?;
+        (first.digest != header.digest).then(|| SecondHeader {
+            author,
+            bucket: header.bucket.0,
+            first: first.text.clone(),
+            second: header.text.clone(),
+            seen_at: at,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_chain::{BlockNumber, Netuid, Neuron, Uid};
+    use muster_protocol::{Hotkey, Timestamp};
+    use muster_validator_store::ReadHeader;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BUCKET: BucketNumber = BucketNumber(4);
+
+    fn validator(seed: u8) -> ValidatorKey {
+        ValidatorKey(Hotkey::from_bytes([seed; 32]))
+    }
+
+    fn header(name: &str) -> ShownHeader {
+        ShownHeader {
+            bucket: BUCKET,
+            digest: Digest::of(name.as_bytes()),
+            list: Digest::of(b"list"),
+            text: name.to_owned(),
+        }
+    }
+
+    fn reading(name: Option<&str>, block: u64) -> HeaderReading {
+        HeaderReading {
+            author: validator(1),
+            bucket: BUCKET.0,
+            header: name.map(|name| ReadHeader {
+                digest: Digest::of(name.as_bytes()),
+                list: Digest::of(b"list"),
+                text: name.to_owned(),
+            }),
+            block,
+            at: Timestamp::from_secs(1),
+        }
+    }
+
+    fn note(by: u8, name: &str, block: u64) -> HeaderNote {
+        HeaderNote {
+            genesis: Digest::of(b"genesis"),
+            netuid: 1,
+            validator: validator(by),
+            author: validator(1),
+            bucket: BUCKET.0,
+            header: Digest::of(name.as_bytes()),
+            block,
+        }
+    }
+
+    /// Validators 1 to 6 with permits; the last two belong to one coldkey.
+    fn metagraph() -> Metagraph {
+        let neuron = |seed: u8| Neuron {
+            uid: Uid(u16::from(seed)),
+            hotkey: validator(seed).0,
+            coldkey: Hotkey::from_bytes([if seed == 6 { 105 } else { 100 + seed }; 32]),
+            axon: None,
+            stake: 1,
+            permit: true,
+            active: true,
+            registered: BlockNumber(0),
+            last_update: BlockNumber(0),
+            incentive: 0,
+        };
+        Metagraph {
+            block: BlockNumber(1),
+            netuid: Netuid(1),
+            tempo: 99,
+            last_epoch: BlockNumber(0),
+            certificates: BTreeMap::new(),
+            neurons: (1..=6).map(neuron).collect(),
+        }
+    }
+
+    fn witness(own: Option<&HeaderReading>, first: Option<u64>, notes: &[HeaderNote]) -> ListWitness {
+        let keys = (validator(1), validator(2));
+        witness_of(&header("it"), own, first, notes, keys, &metagraph())
+    }
+
+    #[test]
+    fn a_header_is_noted_between_the_end_of_its_bucket_and_its_draw_block() {
+        assert_eq!(noted_bucket(24), None, "no bucket has ended");
+        assert_eq!(
+            (noted_bucket(125), noted_bucket(136)),
+            (Some(BUCKET), Some(BUCKET))
+        );
+        assert_eq!((noted_bucket(124), noted_bucket(137)), (None, None));
+        assert_eq!(BUCKET.draw_block(), 137);
+    }
+
+    #[test]
+    fn an_own_reading_goes_before_everybodys_word() {
+        let two = [note(3, "it", 130), note(4, "it", 130)];
+        assert_eq!(
+            witness(Some(&reading(Some("it"), 136)), Some(4), &[]),
+            ListWitness::Seen
+        );
+        assert_eq!(
+            witness(Some(&reading(Some("it"), 137)), None, &two),
+            ListWitness::Unseen
+        );
+        assert_eq!(
+            witness(Some(&reading(None, 130)), None, &two),
+            ListWitness::Unseen
+        );
+        assert_eq!(
+            witness(Some(&reading(Some("other"), 130)), None, &two),
+            ListWitness::Unseen
+        );
+        let earlier = witness(Some(&reading(Some("it"), 130)), Some(3), &two);
+        assert_eq!(
+            earlier,
+            ListWitness::Unseen,
+            "an earlier header names the list, too"
+        );
+    }
+
+    #[test]
+    fn two_other_coldkeys_suffice_where_this_validator_did_not_read() {
+        assert_eq!(witness(None, None, &[]), ListWitness::Open);
+        assert_eq!(witness(None, None, &[note(3, "it", 130)]), ListWitness::Open);
+        assert_eq!(
+            witness(None, None, &[note(3, "it", 130), note(4, "it", 136)]),
+            ListWitness::Seen
+        );
+        for second in [
+            note(3, "it", 130),
+            note(4, "it", 137),
+            note(4, "other", 130),
+            note(1, "it", 130),
+            note(2, "it", 130),
+            note(9, "it", 130),
+        ] {
+            let notes = [note(3, "it", 130), second];
+            assert_eq!(witness(None, None, &notes), ListWitness::Open, "{second:?}");
+        }
+        let of_one_coldkey = [note(5, "it", 130), note(6, "it", 130)];
+        assert_eq!(witness(None, None, &of_one_coldkey), ListWitness::Open);
+    }
+
+    #[test]
+    fn another_header_than_the_one_that_was_read_convicts_its_author() {
+        let read = |name: Option<&str>| [(BUCKET.0, reading(name, 130))].into();
+        let at = Timestamp::from_secs(9);
+        let find = |shown: &[ShownHeader], name| find_second(shown, &read(name), validator(1), at);
+        assert_eq!(find(&[header("it")], Some("it")), None);
+        assert_eq!(
+            find(&[header("it")], None),
+            None,
+            "a page without a header contradicts nothing"
+        );
+        let found = find(&[header("it"), header("other")], Some("it")).unwrap();
+        assert_eq!((found.first.as_str(), found.second.as_str()), ("it", "other"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_word_of_others_makes_a_list_count_that_was_not_shown_here(
+            notes in proptest::collection::vec((1u8..9, 100u64..150), 0..12), block in 100u64..150,
+        ) {
+            let notes: Vec<_> = notes.into_iter().map(|(by, block)| note(by, "it", block)).collect();
+            for read in [reading(None, block), reading(Some("other"), block)] {
+                prop_assert_eq!(witness(Some(&read), None, &notes), ListWitness::Unseen);
+            }
+        }
+    }
+}
