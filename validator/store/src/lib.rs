@@ -184,6 +184,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "own checks",
             include_str!("../migrations/0040_own_checks.sql"),
         ),
+        (
+            41,
+            "read bodies",
+            include_str!("../migrations/0041_read_bodies.sql"),
+        ),
     ])
 });
 

@@ -12,7 +12,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::rows::{client_key, session_id};
-use super::{AnswerText, GatewayStore, Result, SealedText};
+use super::{AnswerText, BodyForm, GatewayStore, Result, SealedText};
 
 /// A query for rows of [`LoggedAnswer`].
 macro_rules! answers {
@@ -406,7 +406,7 @@ impl GatewayStore {
         }
         for id in kept {
             let row = sqlx::query(
-                "SELECT sealed_by, request, response, content_type FROM pairs \
+                "SELECT sealed_by, request, response, content_type, body_form FROM pairs \
                  WHERE response_id = $1 AND sealed_by IS NOT NULL",
             )
             .bind(id.clone())
@@ -488,7 +488,8 @@ impl GatewayStore {
     /// The database fails.
     pub async fn find_text(&self, id: &str) -> Result<Option<AnswerText>> {
         let row = sqlx::query(
-            "SELECT request, response, content_type FROM pairs WHERE response_id = $1 AND sealed_by IS NULL",
+            "SELECT request, response, content_type, body_form FROM pairs \
+             WHERE response_id = $1 AND sealed_by IS NULL",
         )
         .bind(id.to_owned())
         .fetch_optional(&self.pool)
@@ -498,6 +499,7 @@ impl GatewayStore {
         Ok(Some(AnswerText {
             request: bytes_column(&row, "request")?,
             response: bytes_column(&row, "response")?,
+            form: form_column(&row)?,
             content_type: read_column(&row, "content_type")?,
         }))
     }
@@ -508,8 +510,14 @@ fn sealed_from(row: &AnyRow) -> Result<SealedText> {
         key: unsigned_column(row, "sealed_by")?,
         request: bytes_column(row, "request")?,
         response: bytes_column(row, "response")?,
+        form: form_column(row)?,
         content_type: read_column(row, "content_type")?,
     })
+}
+
+fn form_column(row: &AnyRow) -> Result<BodyForm> {
+    let form: String = read_column(row, "body_form")?;
+    BodyForm::of_name(&form).ok_or_else(|| StoreError::corrupt("body_form", "no form".to_owned()))
 }
 
 fn bytes_column(row: &AnyRow, name: &'static str) -> Result<Vec<u8>> {

@@ -12,7 +12,7 @@ use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
 use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::{SharedClock, Tasks, certificate};
 use muster_protocol::wire::miner::StreamingJobReady;
-use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{AttemptId, Digest, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, SessionId, Text, seal};
 use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
 use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
@@ -83,6 +83,10 @@ impl ValidatorBackend for TestBackend {
 
     fn permits_address(&self, host: &str, address: SocketAddr) -> bool {
         address.ip().is_loopback() && host != "localhost"
+    }
+
+    fn owner_of(&self, miner: MinerKey) -> Hotkey {
+        miner.0
     }
 
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {
