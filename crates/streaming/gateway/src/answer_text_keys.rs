@@ -62,6 +62,7 @@ impl Default for AnswerTextKeys {
 impl AnswerTextKeys {
     /// Keys for buckets that keep so many bytes of users' texts.
     pub(crate) fn new(total: u64) -> Self {
+        measure_held(0);
         Self {
             total,
             ring: Mutex::new(KeyRing {
@@ -113,8 +114,8 @@ impl AnswerTextKeys {
         })
     }
 
-    /// Seals the text of an own prompt's answer by the newest key: the whole answer if there is one and room for it, and
-    /// else the fields that audits read.
+    /// Seals the text of an own prompt's answer by the newest key: the whole answer if there is one and room for it,
+    /// and else the fields that audits read.
     ///
     /// # Errors
     /// There is no randomness, or the bucket has enough texts of own prompts.

@@ -203,6 +203,7 @@ impl Gateway {
             state.store.clone(),
             Arc::clone(&state.words),
             Arc::clone(&state.nonces),
+            Arc::clone(&state.backend),
         )
     }
 

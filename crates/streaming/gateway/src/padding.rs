@@ -1,15 +1,16 @@
 //! How many bytes a response may have for its tokens.
 //!
 //! An engine decides how much it writes around its text, and users choose a part of it (`logprobs`, tools, streams). So
-//! the measure is the whitelisted engine itself: the most bytes a token that it wrote on the validator's own miner for a
-//! request of the same form. A response of a miner's that has eight times as many is padded by its miner, and ends
-//! there. That says nothing about the model. A form that the own miner never answered is not bounded.
+//! the measure is the whitelisted engine itself: the most bytes a token that it wrote on the validator's own miner for
+//! a request of the same form. A response of a miner's that has eight times as many is padded by its miner, and ends
+//! there. This says nothing about the model. A form that the own miner never answered is not bounded.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 
 /// How many times the bytes of the own miner's tokens a miner's may have.
 const MARGIN: u64 = 8;
@@ -32,12 +33,12 @@ pub(crate) struct RequestShape {
 
 /// The fields of a request that decide about its shape.
 #[derive(Deserialize)]
-struct ShapeFields {
+struct ShapeFields<'a> {
     #[serde(default)]
     stream: Option<bool>,
     /// A switch in chats, a number in completions.
-    #[serde(default)]
-    logprobs: Option<serde_json::Value>,
+    #[serde(borrow, default)]
+    logprobs: Option<&'a RawValue>,
     #[serde(default)]
     top_logprobs: Option<u64>,
     #[serde(default)]
@@ -67,14 +68,14 @@ impl RequestShape {
     /// The shape of a request to a model; `None` if it asks for its prompt back, so that its length says nothing, or if
     /// its fields have other types than OpenAI's.
     pub(crate) fn of(model: &str, body: &[u8]) -> Option<Self> {
-        let fields: ShapeFields = serde_json::from_slice(body).ok()?;
+        let fields: ShapeFields<'_> = serde_json::from_slice(body).ok()?;
         if fields.prompt_logprobs.is_some() || fields.echo == Some(true) {
             return None;
         }
-        let logprobs = match fields.logprobs {
-            None | Some(serde_json::Value::Null | serde_json::Value::Bool(false)) => None,
-            Some(serde_json::Value::Bool(true)) => Some(fields.top_logprobs.unwrap_or(0)),
-            Some(number) => Some(number.as_u64()?),
+        let logprobs = match fields.logprobs.map(RawValue::get) {
+            None | Some("null" | "false") => None,
+            Some("true") => Some(fields.top_logprobs.unwrap_or(0)),
+            Some(number) => Some(number.parse().ok()?),
         };
         let shape = Self {
             model: model.to_owned(),

@@ -1,7 +1,8 @@
 //! Settles an answer once it has ended: judges its proof, computes its price and stores both.
 //!
-//! While an answer passes, the fields that audits read are taken out of it, and its text is kept by these. The whole body
-//! is kept beside them only where it may be opened with its signed bytes: of own prompts, and of clients who consent.
+//! While an answer passes, the fields that audits read are taken out of it, and its text is kept by these. The whole
+//! body is kept beside them only where it may be opened with its signed bytes: of own prompts, and of clients who
+//! consent.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -206,8 +207,8 @@ impl AnswerObservation {
         }
     }
 
-    /// The tokens of the answer: counted if it is paid for and the model's tokenizer is at hand, bounded otherwise. Also
-    /// states whether they were counted.
+    /// The tokens of the answer, and whether they were counted: they are if it is paid for and the model's tokenizer is
+    /// at hand, and bounded otherwise.
     async fn count(
         &mut self,
         state: &GatewayState,

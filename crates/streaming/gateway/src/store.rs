@@ -19,6 +19,7 @@ use muster_store::{During as _, StoreError, Writer};
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
+pub(crate) use self::answer_log::SealedAnswer;
 pub use self::answer_log::{LoggedAnswer, StoredBucket, StoredDraw, TextConsent};
 pub use self::listed_sessions::ListedSession;
 pub use self::refunds::{RefundableAnswer, mark_refund};

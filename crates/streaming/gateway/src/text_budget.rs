@@ -5,8 +5,8 @@
 //! coldkey of its miner. The texts of the party that holds the most go first, as long as it holds more than its part of
 //! the whole, which is a sixteenth. Within a session or coldkey those of the client that holds the most there go first,
 //! and within a client those of the coldkey: else a flood of one client would take the places of all others that its
-//! miner serves. The last choice is by a draw that a key of the bucket makes of the answer and its client, so nobody can
-//! look for answers that stay. If no party holds more than its part, the draw alone decides over all answers.
+//! miner serves. The last choice is by a draw that a key of the bucket makes of the answer and its client, so nobody
+//! can look for answers that stay. If no party holds more than its part, the draw alone decides over all answers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -63,14 +63,14 @@ impl LetGoBy {
 pub(crate) struct LetGo {
     /// The id of the answer.
     pub(crate) id: String,
-    /// The reason.
+    /// The kind of the party that held too much.
     pub(crate) by: LetGoBy,
 }
 
 /// A name of 32 bytes; sessions have shorter ones, filled up with zeros.
 type Name = [u8; 32];
 
-/// One party.
+/// A session, a client or a coldkey, by the reason that is stated when it loses a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Party {
     kind: LetGoBy,
@@ -78,7 +78,7 @@ struct Party {
 }
 
 /// The place of an answer in a draw: the lowest goes first.
-type Place = (u128, u64);
+type DrawPlace = (u128, u64);
 
 /// A kept answer.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ struct Holding {
 #[derive(Debug, Default)]
 struct PartHolding {
     bytes: u64,
-    answers: BTreeSet<Place>,
+    answers: BTreeSet<DrawPlace>,
 }
 
 /// The texts that one bucket keeps.
@@ -113,7 +113,7 @@ pub(crate) struct TextBudget {
     held: u64,
     next: u64,
     answers: HashMap<u64, KeptAnswer>,
-    places: BTreeSet<Place>,
+    places: BTreeSet<DrawPlace>,
     holdings: HashMap<Party, Holding>,
     ranked: BTreeSet<(u64, Reverse<Party>)>,
 }
@@ -169,7 +169,7 @@ impl TextBudget {
     }
 
     /// The answer that is let go next, and the reason.
-    fn next_to_go(&self) -> Option<(Place, LetGoBy)> {
+    fn next_to_go(&self) -> Option<(DrawPlace, LetGoBy)> {
         let largest = self
             .ranked
             .last()
@@ -198,7 +198,7 @@ impl TextBudget {
         self.answers.insert(slot, answer);
     }
 
-    fn remove(&mut self, place: Place) -> Option<KeptAnswer> {
+    fn remove(&mut self, place: DrawPlace) -> Option<KeptAnswer> {
         let answer = self.answers.remove(&place.1)?;
         self.held = self.held.saturating_sub(answer.bytes);
         self.places.remove(&place);
@@ -236,7 +236,7 @@ impl AnswerParties {
 }
 
 impl Holding {
-    fn add(&mut self, part: Name, place: Place, bytes: u64) {
+    fn add(&mut self, part: Name, place: DrawPlace, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         let of_part = self.parts.entry(part).or_default();
         self.ranked.remove(&(of_part.bytes, part));
@@ -245,7 +245,7 @@ impl Holding {
         self.ranked.insert((of_part.bytes, part));
     }
 
-    fn take(&mut self, part: Name, place: Place, bytes: u64) {
+    fn take(&mut self, part: Name, place: DrawPlace, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
         let Some(of_part) = self.parts.get_mut(&part) else {
             return;

@@ -2,7 +2,8 @@
 //!
 //! [`stream`] cuts a response body into JSON documents, whether it is an event stream or one document. Three readers
 //! use it: [`text`] hashes the text of requests and responses, [`token_ids`] the ids of tokens, and [`token_meter`]
-//! counts tokens. [`read_fields`] takes out what audits read of a response, and drops the rest. [`error`] has the errors in the shape that OpenAI's clients read.
+//! counts tokens. [`read_fields`] takes out the fields of a response that audits read. [`error`] has the errors in the
+//! shape that OpenAI's clients read.
 
 pub mod error;
 pub mod read_fields;

@@ -2,9 +2,9 @@
 //! fields.
 //!
 //! A response can be as long as its engine, its user or its miner likes: `logprobs`, comments and white space between
-//! fields say nothing that an audit looks at. [`FieldReader`] keeps the ids of tokens, the text that clients of the path
-//! are shown and the reason of the end, and [`ReadFields::to_body`] writes them as one event or document. Reading that
-//! body gives the same fields again, since both are read by the code below.
+//! fields say nothing that an audit looks at. [`FieldReader`] keeps the ids of tokens, the text that clients of the
+//! path are shown and the reason of the end, and [`ReadFields::to_body`] writes them as one event or document. Reading
+//! that body gives the same fields again, since both are read by the code below.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ const DATA: &[u8] = b"data:";
 
 /// The most bytes by which [`ReadFields::to_body`] is longer than the ids and the text in the body that was read, as
 /// JSON, however many events that body had.
-pub const FRAME_BYTES: usize = 160;
+pub const FRAME_BYTES: usize = 128;
 
 /// The fields of a response that audits read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +38,8 @@ pub struct ReadFields {
     pub finish_reason: Option<String>,
     /// Whether every event could be read. A client may read what this program cannot.
     pub is_readable: bool,
-    /// Whether the engine shows its whole output in the text: there are no errors, no other choices, no reasoning and no
-    /// calls of tools.
+    /// Whether the engine shows its whole output in the text: there are no errors, no other choices, no reasoning and
+    /// no calls of tools.
     pub is_whole: bool,
 }
 
@@ -130,7 +130,7 @@ impl FieldReader {
         if self.open.is_other || self.is_too_long {
             return;
         }
-        // What is held of a line begins as data does.
+        // The held part of a line begins as data does.
         let missing = DATA.get(self.open.bytes.len()..).unwrap_or_default();
         if self.kind == BodyKind::Events && part.iter().zip(missing).any(|(byte, wanted)| byte != wanted) {
             self.open = OpenEvent {
@@ -517,6 +517,25 @@ mod tests {
         ));
         assert!(!is_readable("data: {\"choices\":\ndata: [{\"text\":\"b\"}]}\n"));
         assert!(is_readable("data: {\"error\":{\"message\":\"no\"}}\n"));
+    }
+
+    #[test]
+    fn the_frame_of_a_reduced_body_is_bounded() {
+        let fields = ReadFields {
+            prompt_ids: Some(Vec::new()),
+            output_ids: vec![1],
+            text: "a".to_owned(),
+            finish_reason: Some(String::new()),
+            is_readable: false,
+            is_whole: false,
+        };
+        let length = |kind, is_chat| fields.to_body(kind, is_chat).len();
+        let both = [BodyKind::Events, BodyKind::Json];
+        let longest = both
+            .iter()
+            .flat_map(|kind| [length(*kind, true), length(*kind, false)])
+            .max();
+        assert!(longest <= Some(FRAME_BYTES), "{longest:?}");
     }
 
     #[test]

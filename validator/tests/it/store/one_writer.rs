@@ -233,9 +233,10 @@ async fn a_value_that_the_store_refuses_ends_its_own_write_and_none_beside_it() 
         let before = store.tally();
         let two = session(2);
         let answer = response("a");
+        let no_text = TextChange::default();
         let (chain, refused, opened) = tokio::join!(
             store.note_chain("another", BlockNumber(2), NOW(2)),
-            gateway.insert_response(&answer, TextConsent::Private, &TextChange::default()),
+            gateway.insert_response(&answer, TextConsent::Private, &no_text),
             gateway.insert_session(&two),
         );
         chain.unwrap();

@@ -96,6 +96,20 @@ pub struct LoggedAnswer {
     pub ended_at: Timestamp,
 }
 
+/// An answer with a sealed text.
+pub(crate) struct SealedAnswer {
+    /// The id of the answer.
+    pub(crate) id: String,
+    /// The session that answered.
+    pub(crate) session: SessionId,
+    /// The name of the client.
+    pub(crate) client: Digest,
+    /// The session's miner.
+    pub(crate) miner: MinerKey,
+    /// Bytes of request and answer, as they are sealed.
+    pub(crate) bytes: u64,
+}
+
 /// A closed bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredBucket {
@@ -366,20 +380,32 @@ impl GatewayStore {
             .collect()
     }
 
-    /// The ids of a bucket's answers with sealed words, in their own order.
+    /// A bucket's answers with sealed texts, in the order of their ids.
     ///
     /// # Errors
     /// The database fails.
-    pub(crate) async fn sealed_answers(&self, bucket: BucketNumber) -> Result<Vec<String>> {
+    pub(crate) async fn sealed_answers(&self, bucket: BucketNumber) -> Result<Vec<SealedAnswer>> {
         let rows = sqlx::query(
-            "SELECT p.response_id FROM pairs p JOIN responses r ON r.response_id = p.response_id \
+            "SELECT p.response_id, r.session_id, r.client, s.miner, \
+             CAST(LENGTH(p.request) + LENGTH(p.response) AS BIGINT) AS length FROM pairs p \
+             JOIN responses r ON r.response_id = p.response_id JOIN sessions s ON s.session_id = r.session_id \
              WHERE r.bucket = $1 AND p.sealed_by IS NOT NULL ORDER BY p.response_id",
         )
         .bind(to_signed(bucket.0))
         .fetch_all(&self.pool)
         .await
         .during("list sealed words")?;
-        rows.iter().map(|row| read_column(row, "response_id")).collect()
+        let answer = |row: &AnyRow| {
+            Ok(SealedAnswer {
+                id: read_column(row, "response_id")?,
+                session: session_id(row)?,
+                client: parse_column(row, "client")?,
+                miner: parse_column(row, "miner")?,
+                // Base64 has four letters for three bytes.
+                bytes: unsigned_column(row, "length")?.saturating_mul(3) / 4,
+            })
+        };
+        rows.iter().map(answer).collect()
     }
 
     /// Stores the draw from a bucket: the drawn answers are marked, the words of `kept` are stored as `open` reads

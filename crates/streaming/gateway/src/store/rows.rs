@@ -146,7 +146,7 @@ pub struct SealedText {
     pub content_type: Option<String>,
 }
 
-/// What an answer that has ended changes about the stored texts.
+/// The change that an answer makes to the stored texts once it has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextChange {
     /// The sealed text of the answer, if it is kept.
