@@ -336,20 +336,21 @@ mod tests {
         let keys = AnswerTextKeys::new(0);
         let whole = AnswerText {
             form: BodyForm::Whole,
-            ..text("ask", &"x".repeat(1024 * 1024))
+            ..text("ask", &"x".repeat(10_000))
         };
         let read = text("ask", "answer");
-        let mut forms = Vec::new();
-        for number in 0..40 {
-            let change = keys.seal_own(&number.to_string(), Some(&whole), &read).unwrap();
-            forms.push(change.kept.unwrap().form);
-        }
-        let of = |form| forms.iter().filter(|kept| **kept == form).count();
-        assert_eq!((of(BodyForm::Whole), of(BodyForm::Read)), (7, 33));
-        let long = text("", &"x".repeat(9 * 1024 * 1024));
-        assert_eq!(keys.seal_own("long", None, &long), Err(CannotSeal::Full));
+        let form = |own: u64| {
+            keys.ring.lock().own = own;
+            let change = keys.seal_own("a", Some(&whole), &read)?;
+            Ok(change.kept.map(|kept| kept.form))
+        };
+        assert_eq!(form(0), Ok(Some(BodyForm::Whole)));
+        assert_eq!(form(MAX_WHOLE_OWN - 12_000), Ok(Some(BodyForm::Whole)));
+        assert_eq!(form(MAX_WHOLE_OWN - 10_000), Ok(Some(BodyForm::Read)));
+        assert_eq!(form(MAX_OWN - 2_000), Ok(Some(BodyForm::Read)));
+        assert_eq!(form(MAX_OWN - 1_000), Err(CannotSeal::Full));
         keys.begin_next();
-        assert!(keys.seal_own("long", None, &long).is_ok());
+        assert!(keys.seal_own("b", Some(&whole), &read).is_ok());
     }
 
     #[test]

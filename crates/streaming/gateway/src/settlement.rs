@@ -130,7 +130,7 @@ impl AnswerObservation {
         if is_proven && !observed.status.is_server_error() {
             line.note_healthy_answer();
         }
-        let texts = self.take_texts(request, observed.content_type.as_deref());
+        let texts = self.take_texts(request, observed.content_type.as_deref(), judged.is_whole);
         let (usage, is_exact) = self.count(state, line, request, is_paid).await;
         if request.origin == RequestOrigin::TrustedTest && is_paid && observed.end.is_none() {
             let by_ids = texts.as_ref().map_or(0, |texts| texts.ids);
@@ -182,15 +182,30 @@ impl AnswerObservation {
 }
 
 impl AnswerObservation {
-    /// The texts of the answer that may be kept; `None` if its client declined, or if they are too long.
-    fn take_texts(&mut self, request: &RelayedRequest, content_type: Option<&str>) -> Option<AnswerTexts> {
-        let fields = self.fields.take()?.finish()?;
+    /// The texts of the answer that may be kept; `None` if its client declined, or if they are too long. An answer that
+    /// did not arrive whole is kept without its body: the session signed more than can be read of it, so an audit must
+    /// not compare them.
+    fn take_texts(
+        &mut self,
+        request: &RelayedRequest,
+        content_type: Option<&str>,
+        is_whole: bool,
+    ) -> Option<AnswerTexts> {
+        let fields = self.fields.take()?;
         let text = |form, response| AnswerText {
             request: request.body.to_vec(),
             response,
             form,
             content_type: content_type.map(str::to_owned),
         };
+        if !is_whole {
+            return Some(AnswerTexts {
+                ids: 0,
+                whole: None,
+                read: text(BodyForm::Whole, Vec::new()),
+            });
+        }
+        let fields = fields.finish()?;
         let read = fields.to_body(self.kind, self.is_chat);
         let whole = self.whole.take();
         (read.len() <= MAX_WORDS).then(|| AnswerTexts {
@@ -244,6 +259,8 @@ struct JudgedAnswer {
     proof: Option<String>,
     /// The proof's number in its session, if the answer is proven.
     sequence: Option<u64>,
+    /// Whether the end of the answer's body arrived.
+    is_whole: bool,
 }
 
 impl JudgedAnswer {
@@ -254,6 +271,7 @@ impl JudgedAnswer {
         end: Option<StreamEnd>,
     ) -> Self {
         let checked = seen.await.ok();
+        let is_whole = checked.as_ref().is_some_and(|checked| checked.whole);
         let verdict = match &checked {
             Some(checked) => line.check_proof(checked, asked).await,
             None => Err(ProofError::Absent),
@@ -264,6 +282,7 @@ impl JudgedAnswer {
                 verdict: PROVEN.to_owned(),
                 proof: Some(envelope.to_text()),
                 sequence: Some(stated.sequence),
+                is_whole,
             },
             Err(unproven) => {
                 tracing::warn!(session = %line.id(), miner = %line.miner(), %unproven, "an answer is not proven");
@@ -273,6 +292,7 @@ impl JudgedAnswer {
                     verdict: unproven.to_string(),
                     proof: arrived.map(|envelope| envelope.to_text()),
                     sequence: None,
+                    is_whole,
                 }
             }
         }
@@ -304,7 +324,7 @@ struct AnswerTexts {
     ids: u64,
     /// With the whole body, if it may be opened.
     whole: Option<AnswerText>,
-    /// With the fields that audits read.
+    /// With the fields that audits read, or without a body if that did not arrive whole.
     read: AnswerText,
 }
 

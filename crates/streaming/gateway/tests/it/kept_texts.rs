@@ -14,7 +14,7 @@ use muster_response_proof::BucketNumber;
 use serde_json::{Value, json};
 
 use crate::engine::PADDING;
-use crate::rig::{World, service};
+use crate::rig::{KEY, World, read_until, service, until};
 use crate::subnet::{TestBackend, miner};
 use crate::token_counts::tokenizer_file;
 
@@ -34,7 +34,10 @@ impl World {
         assert_eq!(answer.status(), 200);
         let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
         let body = answer.text().await.unwrap();
-        self.proof(&id).await;
+        until("the answer", async || {
+            self.store().find_response(&id).await.unwrap()
+        })
+        .await;
         (id, body)
     }
 
@@ -85,10 +88,10 @@ async fn every_honest_answer_is_opened_beside_a_client_and_a_miner_that_pad_thei
     let (mut honest, mut padded) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         for _ in 0..3 {
-            honest.push(world.exchange(crate::rig::KEY, &chat("tiny", 3)).await.0);
+            honest.push(world.exchange(KEY, &chat("tiny", 3)).await.0);
         }
         padded.push(world.exchange(HOSTILE, &padded_request).await.0);
-        let (id, body) = world.exchange(crate::rig::KEY, &chat(PADDING, 8)).await;
+        let (id, body) = world.exchange(KEY, &chat(PADDING, 8)).await;
         assert!(body.len() > 1_200_000, "{}", body.len());
         padded.push(id);
     }
@@ -119,7 +122,7 @@ async fn every_honest_answer_is_opened_beside_a_client_and_a_miner_that_pad_thei
 async fn whole_bodies_are_kept_where_they_may_be_opened_and_fields_elsewhere() {
     let world = World::new(|_| ()).await;
     world.pace().unread.store(600_000, Ordering::SeqCst);
-    let (private, _) = world.exchange(crate::rig::KEY, &chat("tiny", 3)).await;
+    let (private, _) = world.exchange(KEY, &chat("tiny", 3)).await;
     let own = OwnQuestion {
         is_chat: true,
         body: chat("tiny", 3).to_string().into(),
@@ -156,11 +159,29 @@ async fn whole_bodies_are_kept_where_they_may_be_opened_and_fields_elsewhere() {
 }
 
 #[tokio::test]
+async fn an_answer_that_its_client_left_is_kept_without_its_body_so_that_nothing_in_it_speaks_against_its_miner()
+ {
+    let world = World::new(|_| ()).await;
+    world.pace().words.send_replace(2);
+    let mut answer = world.chat(9, true).send().await.unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    read_until(&mut answer, "word1").await;
+    drop(answer);
+    let stored = || async { world.store().find_response(&id).await.unwrap() };
+    let (row, _) = until("the answer", stored).await;
+    assert_eq!(row.verdict, "proven");
+    world.draw_all().await;
+    let text = world.store().find_text(&id).await.unwrap().unwrap();
+    assert_eq!((text.form, text.response.as_slice()), (BodyForm::Whole, &b""[..]));
+    assert!(!text.request.is_empty());
+}
+
+#[tokio::test]
 async fn a_miner_that_pads_an_answer_far_beyond_the_own_miners_loses_its_session_and_no_proof() {
     let world = World::new(|settings| settings.services[0].tokenizer = Some(tokenizer_file())).await;
     let padded = async |world: &World| {
         world.pace().unread.store(300_000, Ordering::SeqCst);
-        let (id, body) = world.exchange(crate::rig::KEY, &chat("tiny", 8)).await;
+        let (id, body) = world.exchange(KEY, &chat("tiny", 8)).await;
         world.pace().unread.store(0, Ordering::SeqCst);
         (world.proof(&id).await, body)
     };
@@ -198,9 +219,12 @@ async fn a_miner_that_pads_an_answer_far_beyond_the_own_miners_loses_its_session
     let begun = world.subnet.begun.load(Ordering::SeqCst);
     let (proof, body) = padded(&world).await;
     assert!(body.len() < 2_000_000 && body.contains("oversize") && !body.contains("[DONE]"));
-    assert_eq!(proof["verdict"], "proven", "the part that was sent is proven and paid");
+    assert_eq!(
+        proof["verdict"], "proven",
+        "the part that was sent is proven and paid"
+    );
     // The next request has another session, and its answer comes whole.
-    let (_, body) = world.exchange(crate::rig::KEY, &chat("tiny", 8)).await;
+    let (_, body) = world.exchange(KEY, &chat("tiny", 8)).await;
     assert!(body.contains("[DONE]"));
     assert_eq!(world.subnet.begun.load(Ordering::SeqCst), begun + 1);
 }
