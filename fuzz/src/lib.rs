@@ -22,8 +22,9 @@ use muster_http::http1::client::{Dial, Http1Client};
 use muster_http::range::{ContentRange, RequestedRange};
 use muster_job_data::job_url::Target as JobUrl;
 use muster_job_metrics::progress_line;
+use muster_openai::read_fields::FRAME_BYTES;
 use muster_openai::text::TextDigest;
-use muster_openai::{BodyKind, TokenBounds, TokenMeter};
+use muster_openai::{BodyKind, FieldBounds, FieldReader, TokenBounds, TokenMeter};
 use muster_process::Tasks;
 use muster_protocol::job::MAX_METRICS;
 use muster_protocol::{Hotkey, JobId, MinerKey, Timestamp, ValidatorKey};
@@ -72,6 +73,7 @@ pub fn all() -> Vec<(&'static str, Target)> {
         ("http1_response", Box::new(http1_response)),
         ("openai_tokens", Box::new(openai_tokens)),
         ("openai_text", Box::new(openai_text)),
+        ("read_fields", Box::new(read_fields)),
         ("proof_comment", Box::new(proof_comment)),
         ("attestation", Box::new(envelope::<Attestation>)),
         ("response_proof", Box::new(envelope::<ResponseProof>)),
@@ -207,6 +209,36 @@ fn openai_text(data: &[u8]) {
             digest.finish()
         };
         assert_eq!(digest(&[data]), digest(&[head, tail]));
+    }
+}
+
+/// The reduced body of a response has the same fields as the whole one, wherever that was cut, and is hardly longer.
+fn read_fields(data: &[u8]) {
+    const BOUNDS: FieldBounds = FieldBounds {
+        event: 1 << 20,
+        kept: 1 << 20,
+    };
+    let read = |kind, is_chat, pieces: &[&[u8]]| {
+        let mut reader = FieldReader::new(kind, is_chat, BOUNDS);
+        for piece in pieces {
+            reader.update(piece);
+        }
+        reader.finish()
+    };
+    let (head, tail) = data.split_at(data.len() / 2);
+    for (kind, is_chat) in [
+        (BodyKind::Events, false),
+        (BodyKind::Events, true),
+        (BodyKind::Json, false),
+        (BodyKind::Json, true),
+    ] {
+        let fields = read(kind, is_chat, &[data]);
+        assert_eq!(fields, read(kind, is_chat, &[head, tail]));
+        if let Some(fields) = fields {
+            let reduced = fields.to_body(kind, is_chat);
+            assert!(reduced.len() <= data.len() + FRAME_BYTES);
+            assert_eq!(read(kind, is_chat, &[&reduced]), Some(fields));
+        }
     }
 }
 

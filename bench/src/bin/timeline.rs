@@ -35,7 +35,7 @@ use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::wire::muster::{ChallengeResponse, GatewayNotice};
 use muster_protocol::wire::{decode, encode};
-use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, JobId, MinerKey, ValidatorKey};
+use muster_protocol::{AttemptId, Digest, ExecutorClass, Hotkey, ImageId, JobId, MinerKey, ValidatorKey};
 use muster_response_proof::{Attestation, SessionId, Text, seal};
 use muster_sealed_client::{SealedClient, SealedPeer};
 use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
@@ -154,6 +154,10 @@ impl ValidatorBackend for Jobs {
 
     fn permits_address(&self, _: &str, _: SocketAddr) -> bool {
         true
+    }
+
+    fn owner_of(&self, miner: MinerKey) -> Hotkey {
+        miner.0
     }
 
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {

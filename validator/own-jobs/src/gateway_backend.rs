@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use muster_gateway::backend::{StreamingJobOrder, ValidatorBackend};
-use muster_protocol::{JobId, ValidatorKey};
+use muster_protocol::{Hotkey, JobId, MinerKey, ValidatorKey};
 
 use crate::OwnJobs;
 
@@ -19,6 +19,10 @@ impl ValidatorBackend for OwnJobs {
 
     fn permits_address(&self, host: &str, address: SocketAddr) -> bool {
         self.deps.rules.permit(host, address.ip(), address.port())
+    }
+
+    fn owner_of(&self, miner: MinerKey) -> Hotkey {
+        (self.deps.owner_of)(miner)
     }
 
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {

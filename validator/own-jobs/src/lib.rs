@@ -19,7 +19,7 @@ use muster_process::SharedClock;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::miner::GraderTerms;
-use muster_protocol::{ExecutorClass, JobId, MinerKey, Timestamp};
+use muster_protocol::{ExecutorClass, Hotkey, JobId, MinerKey, Timestamp};
 use muster_store::StoreError;
 use muster_validator_store::{OwnJobRestart, Store};
 use tokio::sync::mpsc;
@@ -66,6 +66,8 @@ pub struct OwnJobDeps {
     pub store: Arc<Store>,
     /// The addresses at which a session may be dialled.
     pub rules: Arc<AddressRules>,
+    /// The coldkey of a miner; its hotkey if the chain has not named its owner yet.
+    pub owner_of: Box<dyn Fn(MinerKey) -> Hotkey + Send + Sync>,
     /// The trusted miner; `None` if the validator has none.
     pub trusted_miner: Option<MinerKey>,
     /// The grader that challenges an executor while it serves, by the executor's class. An absent class is not graded.
@@ -232,6 +234,7 @@ mod tests {
             clock: Arc::new(SystemClock::new()),
             store,
             rules: Arc::new(AddressRules::parse(&[]).unwrap()),
+            owner_of: Box::new(|miner| miner.0),
             trusted_miner: Some(trusted()),
             graders: BTreeMap::new(),
             registry: Arc::default(),

@@ -188,8 +188,13 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         ),
         (
             41,
+            "read bodies",
+            include_str!("../migrations/0041_read_bodies.sql"),
+        ),
+        (
+            42,
             "header notes",
-            include_str!("../migrations/0041_header_notes.sql"),
+            include_str!("../migrations/0042_header_notes.sql"),
         ),
     ])
 });

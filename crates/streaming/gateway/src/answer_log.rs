@@ -7,16 +7,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use muster_protocol::Digest;
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
-use parking_lot::Mutex;
 
 use crate::answer_text_keys::AnswerTextKeys;
+use crate::backend::ValidatorBackend;
 use crate::nonces::NonceMaker;
-use crate::store::{GatewayStore, LoggedAnswer, SealedText, StoredBucket, StoredDraw};
+use crate::store::{GatewayStore, LoggedAnswer, SealedAnswer, SealedText, StoredBucket, StoredDraw};
+use crate::text_budget::{AnswerParties, TextBudget};
 
 /// Bytes of words that become readable by the draw from one bucket. A drawn answer beyond it is not audited.
-const MAX_READABLE: usize = 256 * 1024 * 1024;
+const MAX_READABLE: u64 = 256 * 1024 * 1024;
 
 /// The log of one gateway. Clones are the same one.
 #[derive(Clone)]
@@ -24,15 +26,22 @@ pub struct AnswerLog {
     store: GatewayStore,
     words: Arc<AnswerTextKeys>,
     nonces: Arc<NonceMaker>,
+    backend: Arc<dyn ValidatorBackend>,
 }
 
 impl AnswerLog {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         store: GatewayStore,
         words: Arc<AnswerTextKeys>,
         nonces: Arc<NonceMaker>,
+        backend: Arc<dyn ValidatorBackend>,
     ) -> Self {
-        Self { store, words, nonces }
+        Self {
+            store,
+            words,
+            nonces,
+            backend,
+        }
     }
 
     /// Makes the nonces of all later requests by this key of the validator's; random ones without a key.
@@ -77,32 +86,16 @@ impl AnswerLog {
     ) -> Result<(), StoreError> {
         let chosen: BTreeSet<&String> = drawn.iter().collect();
         let sealed = self.store.sealed_answers(bucket).await?;
-        // Own prompts are the better evidence. The others' ids are random, so nobody chooses which exceed the bound.
-        let (own, others): (Vec<String>, Vec<String>) = sealed.into_iter().partition(|id| kept.contains(id));
-        let others = others.into_iter().filter(|id| chosen.contains(id));
-        let readable: Vec<String> = own.into_iter().chain(others).collect();
-        let budget = Mutex::new(MAX_READABLE);
+        let is_needed = |answer: &SealedAnswer| kept.contains(&answer.id) || chosen.contains(&answer.id);
+        let needed: Vec<SealedAnswer> = sealed.into_iter().filter(is_needed).collect();
+        let readable = self.choose_readable(needed, kept, &draw.block_hash);
         let open = |id: &str, sealed: &SealedText| {
-            let Some(words) = self.words.open(id, sealed) else {
+            let words = self.words.open(id, sealed);
+            if words.is_none() {
                 // The answer stays drawn, and counts for the miner.
                 tracing::warn!(answer = id, "the key of a drawn answer's words is gone");
-                return None;
-            };
-            let mut left = budget.lock();
-            match left.checked_sub(words.request.len().saturating_add(words.response.len())) {
-                Some(rest) => {
-                    *left = rest;
-                    Some(words)
-                }
-                None => {
-                    tracing::warn!(
-                        answer = id,
-                        bucket = bucket.0,
-                        "the drawn answers of a bucket have too many words"
-                    );
-                    None
-                }
             }
+            words
         };
         self.store
             .store_draw(bucket, draw, drawn, &readable, &open)
@@ -110,5 +103,38 @@ impl AnswerLog {
         let oldest = self.store.oldest_needed_key().await?;
         self.words.forget_unneeded(oldest);
         Ok(())
+    }
+
+    /// The answers whose texts become readable: own prompts, which are the better evidence, and of the others as many
+    /// as have room. Parties that hold the most of them have theirs left out first.
+    fn choose_readable(
+        &self,
+        needed: Vec<SealedAnswer>,
+        own: &BTreeSet<String>,
+        block: &Digest,
+    ) -> Vec<String> {
+        let (own, others): (Vec<SealedAnswer>, Vec<SealedAnswer>) =
+            needed.into_iter().partition(|answer| own.contains(&answer.id));
+        let bytes = own.iter().map(|answer| answer.bytes).fold(0, u64::saturating_add);
+        // The block came after the answers, and their ids are random.
+        let mut budget = TextBudget::new(MAX_READABLE.saturating_sub(bytes), *block.as_bytes());
+        let mut left_out = BTreeSet::new();
+        for answer in &others {
+            let parties = AnswerParties {
+                session: answer.session,
+                client: answer.client,
+                coldkey: self.backend.owner_of(answer.miner),
+            };
+            let gone = budget.admit(&answer.id, parties, answer.bytes);
+            left_out.extend(gone.into_iter().map(|gone| gone.id));
+        }
+        if !left_out.is_empty() {
+            tracing::warn!(
+                answers = left_out.len(),
+                "the drawn answers of a bucket have too many words"
+            );
+        }
+        let others = others.into_iter().filter(|answer| !left_out.contains(&answer.id));
+        own.into_iter().chain(others).map(|answer| answer.id).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::wire::miner::StreamingJobReady;
-use muster_protocol::{JobId, MinerKey, ValidatorKey};
+use muster_protocol::{Hotkey, JobId, MinerKey, ValidatorKey};
 use muster_session_pool::Service;
 use tokio::sync::mpsc;
 
@@ -58,6 +58,9 @@ pub trait ValidatorBackend: Send + Sync + 'static {
 
     /// Whether a session may be dialled at this address, which its miner gave as `host`.
     fn permits_address(&self, host: &str, address: SocketAddr) -> bool;
+
+    /// The coldkey of a miner; its hotkey if the chain has not named its owner yet.
+    fn owner_of(&self, miner: MinerKey) -> Hotkey;
 
     /// Hands a job to a miner. Its news begin once this has returned.
     ///

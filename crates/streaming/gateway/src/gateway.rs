@@ -21,9 +21,12 @@ use muster_sealed_client::SealedSession;
 
 use crate::answer_log::AnswerLog;
 use crate::answer_parts::AnswerPart;
+use crate::answer_text_keys::AnswerTextKeys;
 use crate::auth::Authenticator;
 use crate::backend::ValidatorBackend;
 use crate::own_question::OwnQuestion;
+use crate::padding::PaddingLimits;
+use crate::request::RequestOrigin;
 use crate::scheduler::{ModelStatus, SchedulerHandle, SessionScheduler};
 use crate::settings::Settings;
 use crate::state::GatewayState;
@@ -119,9 +122,10 @@ impl Gateway {
             authenticator: Authenticator::new(deps.backend.validator(), &settings),
             backend: deps.backend,
             store,
-            words: Arc::default(),
+            words: Arc::new(AnswerTextKeys::new(settings.kept_text_bytes)),
             nonces: Arc::default(),
             counters,
+            padding: PaddingLimits::default(),
             scheduler: handle,
             clock: deps.clock,
             permits: Arc::new(Semaphore::new(settings.requests)),
@@ -199,6 +203,7 @@ impl Gateway {
             state.store.clone(),
             Arc::clone(&state.words),
             Arc::clone(&state.nonces),
+            Arc::clone(&state.backend),
         )
     }
 
@@ -215,6 +220,7 @@ impl Gateway {
             path: own.path(),
             client_nonce: own.client_nonce,
             consent: TextConsent::Publish,
+            origin: RequestOrigin::OwnPrompt,
             body: own.body,
         };
         let mut asked = submit(&self.state, question)?;

@@ -17,7 +17,7 @@ use crate::answer_parts::{AnswerId, AnswerPart};
 use crate::gateway::Gateway;
 use crate::miner_sessions::{MinerSession, MinerSessions, SessionTimes};
 pub use crate::own_question::OwnQuestion;
-use crate::request::RelayedRequest;
+use crate::request::{RelayedRequest, RequestOrigin};
 use crate::request_client::RequestClient;
 use crate::scheduler::StreamRequest;
 use crate::session::{keep_other_proofs, record_opening};
@@ -51,6 +51,7 @@ pub type OnAnswer<'a> = &'a (dyn Fn(usize, String) -> BoxFuture<'static, ()> + S
 pub struct LoggedSession {
     gateway: Gateway,
     session: MinerSession,
+    origin: RequestOrigin,
 }
 
 impl LoggedSession {
@@ -72,6 +73,10 @@ impl LoggedSession {
         Ok(Self {
             gateway: gateway.clone(),
             session,
+            origin: match sessions.is_trusted {
+                true => RequestOrigin::TrustedTest,
+                false => RequestOrigin::OwnPrompt,
+            },
         })
     }
 
@@ -93,6 +98,7 @@ impl LoggedSession {
             client_nonce: question.client_nonce,
             id,
             consent: TextConsent::Publish,
+            origin: self.origin,
         };
         let (sender, mut parts) = mpsc::channel(PART_CAPACITY);
         let request_stream = StreamRequest::of_session(NUMBER, Arc::clone(line));

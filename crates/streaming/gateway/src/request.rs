@@ -12,6 +12,17 @@ use crate::answer_parts::AnswerId;
 use crate::request_client::RequestClient;
 use crate::store::TextConsent;
 
+/// The party on whose behalf a request is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestOrigin {
+    /// A client of the gateway.
+    User,
+    /// The validator, which asks a miner of the subnet.
+    OwnPrompt,
+    /// The validator, which asks its own trusted miner, whose engine it knows.
+    TrustedTest,
+}
+
 /// A client's request, as it is sent to a session.
 #[derive(Clone, Debug)]
 pub(crate) struct RelayedRequest {
@@ -23,6 +34,7 @@ pub(crate) struct RelayedRequest {
     pub(crate) id: AnswerId,
     /// The client's consent about its words.
     pub(crate) consent: TextConsent,
+    pub(crate) origin: RequestOrigin,
 }
 
 /// The parameters of a request that a gateway reads. The engine judges all others.

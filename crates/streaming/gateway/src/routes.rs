@@ -20,7 +20,7 @@ use muster_session_pool::Service;
 use serde_json::{Value, json};
 
 use crate::proof_view::ProofView;
-use crate::request::{read_client_nonce, read_consent};
+use crate::request::{RequestOrigin, read_client_nonce, read_consent};
 use crate::request_client::AdmittedClient;
 use crate::state::GatewayState;
 use crate::submission::{Question, shorten, submit};
@@ -130,6 +130,7 @@ async fn try_ask(
         path,
         client_nonce: read_client_nonce(headers)?,
         consent: read_consent(headers)?,
+        origin: RequestOrigin::User,
         body: collect_body(body, state.settings.max_body()).await?,
     };
     let asked = submit(state, question)?;

@@ -169,11 +169,8 @@ impl Attempt<'_> {
         let Some(head) = self.read_head(head) else {
             return AttemptOutcome::Failed(RequestState::Untaken);
         };
-        let mut observation = AnswerObservation::new(
-            self.request,
-            head.content_type.as_deref(),
-            self.state.counters.knows(&self.line.service().model),
-        );
+        let mut observation =
+            AnswerObservation::new(self.state, self.line, self.request, head.content_type.as_deref());
         let first = match self.first_frame(&mut body).await {
             Ok(first) => first,
             Err(outcome) => return outcome,
@@ -310,6 +307,10 @@ impl Attempt<'_> {
             match frame.into_data() {
                 Ok(data) => {
                     observation.update(&data);
+                    if observation.is_padded() {
+                        self.end_padding_session();
+                        return Some(StreamEnd::Oversize);
+                    }
                     if self.client.send(AnswerPart::Data(data)).await.is_err() {
                         return Some(StreamEnd::ClientGone);
                     }
@@ -325,6 +326,14 @@ impl Attempt<'_> {
                 Err(end) => return Some(end),
             };
         }
+    }
+
+    /// Gives no more requests to a session whose miner pads its answers. Its proofs and its pay stay as they are.
+    fn end_padding_session(&self) {
+        tracing::warn!(session = %self.line.id(), miner = %self.line.miner(),
+            "a miner pads an answer: its session takes no more requests");
+        metrics::counter!("muster_gateway_padded_answers_total").increment(1);
+        self.state.scheduler.drain_session(self.line.job());
     }
 
     async fn next_frame(

@@ -12,6 +12,7 @@ use muster_protocol::{Digest, Hotkey};
 use muster_session_pool::{Limits, Service, Whitelist};
 use serde::Deserialize;
 
+use crate::answer_text_keys::MAX_SEALED;
 use crate::miner_sessions::SessionTimes;
 use crate::token_count::{ModelTokenizer, TokenizerError};
 
@@ -73,6 +74,9 @@ pub struct Settings {
     pub max_body_kib: usize,
     /// Requests of all clients that are served or wait at a time; also the number of connections.
     pub requests: usize,
+    /// Bytes of users' texts that a bucket keeps until its draw. No operator sets it: tests fill a small bucket.
+    #[serde(skip)]
+    pub kept_text_bytes: u64,
     /// Wrong API keys and tokens a minute of one address, or of one IPv6 network of 64 bits; 0 for no limit.
     pub failures_per_minute: u32,
 }
@@ -102,6 +106,7 @@ impl Default for Settings {
             skew_ms: 5_000,
             max_body_kib: 4_096,
             requests: 4_096,
+            kept_text_bytes: MAX_SEALED,
             failures_per_minute: 60,
         }
     }

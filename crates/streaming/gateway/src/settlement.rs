@@ -1,8 +1,12 @@
 //! Settles an answer once it has ended: judges its proof, computes its price and stores both.
+//!
+//! While an answer passes, the fields that audits read are taken out of it, and its text is kept by these. The whole
+//! body is kept beside them only where it may be opened with its signed bytes: of own prompts, and of clients who
+//! consent.
 
 use bytes::Bytes;
 use http::StatusCode;
-use muster_openai::{TokenBounds, TokenMeter, TokenUsage};
+use muster_openai::{BodyKind, FieldBounds, FieldReader, TokenBounds, TokenMeter, TokenUsage};
 use muster_protocol::Timestamp;
 use muster_response_proof::StreamEnd;
 use muster_sealed_client::{ProofError, ReceivedResponse, SentRequest};
@@ -10,22 +14,33 @@ use tokio::sync::oneshot;
 
 use muster_sealed_client::SealedSession;
 
-use crate::request::RelayedRequest;
+use crate::padding::{PaddingLimit, RequestShape};
+use crate::request::{RelayedRequest, RequestOrigin};
 use crate::session::keep_other_proofs;
 use crate::state::GatewayState;
-use crate::store::{AnswerText, ResponseRow, SealedText, TextConsent};
+use crate::store::{AnswerText, BodyForm, ResponseRow, TextChange, TextConsent};
+use crate::text_budget::AnswerParties;
 use crate::token_count::MAX_TEXT;
 
-/// Bytes of the largest answer whose words are kept for an audit.
+/// Bytes of the longest fields that are kept of one answer for an audit, and of the longest event that they are read
+/// from.
 const MAX_WORDS: usize = 2 * 1024 * 1024;
+/// Bytes of the longest answer that is kept whole. No bundle opens a longer one.
+const MAX_WHOLE: usize = 1024 * 1024;
 /// The stored verdict on an answer whose proof is valid. The store's sums of earnings compare with it.
 const PROVEN: &str = "proven";
 
 /// Observes an answer while it passes.
 pub(crate) struct AnswerObservation {
     meter: TokenMeter,
-    /// The body until now, unless the client declined or the answer is too large to be kept.
-    body: Option<Vec<u8>>,
+    kind: BodyKind,
+    is_chat: bool,
+    /// The fields of the body until now, unless the client declined.
+    fields: Option<FieldReader>,
+    /// The body until now, if it may be opened and is not too long for that.
+    whole: Option<Vec<u8>>,
+    shape: Option<RequestShape>,
+    padding: Option<PaddingLimit>,
     pub(crate) first_byte_at: Option<Timestamp>,
 }
 
@@ -39,28 +54,63 @@ pub(crate) struct ObservedEnd {
 }
 
 impl AnswerObservation {
-    /// `counts_tokens` states whether the texts of the answer are to be counted by the model's tokenizer.
-    pub(crate) fn new(request: &RelayedRequest, content_type: Option<&str>, counts_tokens: bool) -> Self {
-        let meter = TokenMeter::new(content_type, TokenBounds::of(&request.body));
+    /// For the answer of this session to a request.
+    pub(crate) fn new(
+        state: &GatewayState,
+        line: &SealedSession,
+        request: &RelayedRequest,
+        content_type: Option<&str>,
+    ) -> Self {
+        let model = &line.service().model;
+        let bounds = TokenBounds::of(&request.body);
+        let meter = TokenMeter::new(content_type, bounds);
+        let (kind, is_chat) = (BodyKind::of(content_type), request.path.contains("/chat/"));
+        let fields = FieldReader::new(
+            kind,
+            is_chat,
+            FieldBounds {
+                event: MAX_WORDS,
+                kept: MAX_WORDS,
+            },
+        );
+        let shape = RequestShape::of(model, &request.body);
+        let limit = |shape| state.padding.limit(shape, request.body.len(), bounds.output);
         Self {
-            meter: match counts_tokens {
+            meter: match state.counters.knows(model) {
                 true => meter.keeping_texts(MAX_TEXT),
                 false => meter,
             },
-            body: (request.consent != TextConsent::Declined).then(Vec::new),
+            kind,
+            is_chat,
+            fields: (request.consent != TextConsent::Declined).then_some(fields),
+            whole: (request.consent == TextConsent::Publish).then(Vec::new),
+            padding: shape
+                .as_ref()
+                .filter(|_| request.origin != RequestOrigin::TrustedTest)
+                .and_then(limit),
+            shape,
             first_byte_at: None,
         }
     }
 
     pub(crate) fn update(&mut self, data: &Bytes) {
         self.meter.update(data);
-        if let Some(body) = &mut self.body {
-            if body.len().saturating_add(data.len()) > MAX_WORDS {
-                self.body = None;
+        if let Some(fields) = &mut self.fields {
+            fields.update(data);
+        }
+        if let Some(whole) = &mut self.whole {
+            if whole.len().saturating_add(data.len()) > MAX_WHOLE {
+                self.whole = None;
             } else {
-                body.extend_from_slice(data);
+                whole.extend_from_slice(data);
             }
         }
+    }
+
+    /// Whether the answer has far more bytes than the whitelisted engine writes for its tokens.
+    pub(crate) fn is_padded(&self) -> bool {
+        let limit = self.padding.as_ref();
+        limit.is_some_and(|limit| limit.is_exceeded(self.meter.bytes(), self.meter.text_bytes()))
     }
 
     /// Judges the proof and stores the answer, with its words if it is proven and successful: until the draw nobody
@@ -80,7 +130,13 @@ impl AnswerObservation {
         if is_proven && !observed.status.is_server_error() {
             line.note_healthy_answer();
         }
-        let usage = self.count(state, line, request, is_paid).await;
+        let texts = self.take_texts(request, observed.content_type.as_deref(), judged.is_whole);
+        let (usage, is_exact) = self.count(state, line, request, is_paid).await;
+        if request.origin == RequestOrigin::TrustedTest && is_paid && observed.end.is_none() {
+            let by_ids = texts.as_ref().map_or(0, |texts| texts.ids);
+            let by_tokenizer = if is_exact { usage.output } else { 0 };
+            self.learn_padding(state, by_ids.max(by_tokenizer));
+        }
         let earned = if is_paid { line.service().cost(usage) } else { 0 };
         let row = ResponseRow {
             id: request.id.hex(),
@@ -106,19 +162,19 @@ impl AnswerObservation {
             usage,
             earned,
         };
-        let words = self.body.filter(|_| is_paid).map(|response| AnswerText {
-            request: request.body.to_vec(),
-            response,
-            content_type: observed.content_type,
-        });
-        let sealed = words.and_then(|words| seal_text(state, &row.id, &words));
+        let texts = texts.filter(|_| is_paid);
+        let change = texts.map(|texts| texts.seal(state, line, request, &row.id));
+        let change = change.unwrap_or_default();
         measure(&row);
         // An audit shows the proofs before this one, too: they are durable first.
         keep_other_proofs(state, line).await;
-        if let Err(error) = state
-            .store
-            .insert_response(&row, request.consent, sealed.as_ref())
-            .await
+        if let Err(error) = state.store.insert_response(&row, request.consent, &change).await {
+            state.fail(error);
+        }
+        // Another answer may have taken its room before it was stored.
+        if change.kept.is_some()
+            && state.words.is_let_go(&row.id)
+            && let Err(error) = state.store.drop_text(&row.id).await
         {
             state.fail(error);
         }
@@ -126,14 +182,55 @@ impl AnswerObservation {
 }
 
 impl AnswerObservation {
-    /// The tokens of the answer: counted if it is paid for and the model's tokenizer is at hand, bounded otherwise.
+    /// The texts of the answer that may be kept; `None` if its client declined, or if they are too long. An answer that
+    /// did not arrive whole is kept without its body: the session signed more than can be read of it, so an audit must
+    /// not compare them.
+    fn take_texts(
+        &mut self,
+        request: &RelayedRequest,
+        content_type: Option<&str>,
+        is_whole: bool,
+    ) -> Option<AnswerTexts> {
+        let fields = self.fields.take()?;
+        let text = |form, response| AnswerText {
+            request: request.body.to_vec(),
+            response,
+            form,
+            content_type: content_type.map(str::to_owned),
+        };
+        if !is_whole {
+            return Some(AnswerTexts {
+                ids: 0,
+                whole: None,
+                read: text(BodyForm::Whole, Vec::new()),
+            });
+        }
+        let fields = fields.finish()?;
+        let read = fields.to_body(self.kind, self.is_chat);
+        let whole = self.whole.take();
+        (read.len() <= MAX_WORDS).then(|| AnswerTexts {
+            ids: u64::try_from(fields.output_ids.len()).unwrap_or(u64::MAX),
+            whole: whole.map(|whole| text(BodyForm::Whole, whole)),
+            read: text(BodyForm::Read, read),
+        })
+    }
+
+    /// Notes how long the own miner's answer is for its tokens.
+    fn learn_padding(&mut self, state: &GatewayState, tokens: u64) {
+        if let Some(shape) = self.shape.take() {
+            state.padding.learn(shape, self.meter.bytes(), tokens);
+        }
+    }
+
+    /// The tokens of the answer, and whether they were counted: they are if it is paid for and the model's tokenizer is
+    /// at hand, and bounded otherwise.
     async fn count(
         &mut self,
         state: &GatewayState,
         line: &SealedSession,
         request: &RelayedRequest,
         is_paid: bool,
-    ) -> TokenUsage {
+    ) -> (TokenUsage, bool) {
         let texts = self.meter.texts().filter(|_| is_paid);
         let model = &line.service().model;
         let counted = match texts {
@@ -147,8 +244,8 @@ impl AnswerObservation {
             None => None,
         };
         match counted {
-            Some(counted) => self.meter.usage_by_count(counted),
-            None => self.meter.usage(),
+            Some(counted) => (self.meter.usage_by_count(counted), true),
+            None => (self.meter.usage(), false),
         }
     }
 }
@@ -162,6 +259,8 @@ struct JudgedAnswer {
     proof: Option<String>,
     /// The proof's number in its session, if the answer is proven.
     sequence: Option<u64>,
+    /// Whether the end of the answer's body arrived.
+    is_whole: bool,
 }
 
 impl JudgedAnswer {
@@ -172,6 +271,7 @@ impl JudgedAnswer {
         end: Option<StreamEnd>,
     ) -> Self {
         let checked = seen.await.ok();
+        let is_whole = checked.as_ref().is_some_and(|checked| checked.whole);
         let verdict = match &checked {
             Some(checked) => line.check_proof(checked, asked).await,
             None => Err(ProofError::Absent),
@@ -182,6 +282,7 @@ impl JudgedAnswer {
                 verdict: PROVEN.to_owned(),
                 proof: Some(envelope.to_text()),
                 sequence: Some(stated.sequence),
+                is_whole,
             },
             Err(unproven) => {
                 tracing::warn!(session = %line.id(), miner = %line.miner(), %unproven, "an answer is not proven");
@@ -191,6 +292,7 @@ impl JudgedAnswer {
                     verdict: unproven.to_string(),
                     proof: arrived.map(|envelope| envelope.to_text()),
                     sequence: None,
+                    is_whole,
                 }
             }
         }
@@ -216,13 +318,43 @@ fn measure(row: &ResponseRow) {
     }
 }
 
-/// The sealed words of an answer. Without them the answer can be drawn and not be scored, which counts for the miner.
-fn seal_text(state: &GatewayState, id: &str, words: &AnswerText) -> Option<SealedText> {
-    match state.words.seal(id, words) {
-        Ok(sealed) => Some(sealed),
-        Err(error) => {
-            tracing::warn!(%error, answer = id, "the words of an answer are not kept");
-            None
-        }
+/// The texts of one answer that may be kept.
+struct AnswerTexts {
+    /// The number of the output's ids that the answer states.
+    ids: u64,
+    /// With the whole body, if it may be opened.
+    whole: Option<AnswerText>,
+    /// With the fields that audits read, or without a body if that did not arrive whole.
+    read: AnswerText,
+}
+
+impl AnswerTexts {
+    /// The sealed text of an answer, and what is let go for it. Without its text an answer can be drawn and not be
+    /// scored, which counts for the miner.
+    fn seal(
+        &self,
+        state: &GatewayState,
+        line: &SealedSession,
+        request: &RelayedRequest,
+        id: &str,
+    ) -> TextChange {
+        let sealed = match request.origin {
+            RequestOrigin::User => {
+                let parties = AnswerParties {
+                    session: line.id(),
+                    client: request.client.name(),
+                    coldkey: state.backend.owner_of(line.miner()),
+                };
+                let text = self.whole.as_ref().unwrap_or(&self.read);
+                state.words.seal(id, text, parties)
+            }
+            RequestOrigin::OwnPrompt | RequestOrigin::TrustedTest => {
+                state.words.seal_own(id, self.whole.as_ref(), &self.read)
+            }
+        };
+        sealed.unwrap_or_else(|error| {
+            tracing::warn!(%error, answer = id, "the text of an answer is not kept");
+            TextChange::default()
+        })
     }
 }

@@ -14,6 +14,7 @@ use crate::auth::Authenticator;
 use crate::backend::ValidatorBackend;
 use crate::miner_sessions::MinerSessions;
 use crate::nonces::NonceMaker;
+use crate::padding::PaddingLimits;
 use crate::scheduler::SchedulerHandle;
 use crate::settings::Settings;
 use crate::store::GatewayStore;
@@ -28,6 +29,7 @@ pub(crate) struct GatewayState {
     pub(crate) words: Arc<AnswerTextKeys>,
     pub(crate) nonces: Arc<NonceMaker>,
     pub(crate) counters: TokenCounters,
+    pub(crate) padding: PaddingLimits,
     pub(crate) scheduler: SchedulerHandle,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,

@@ -19,10 +19,11 @@ use muster_store::{During as _, StoreError, Writer};
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
+pub(crate) use self::answer_log::SealedAnswer;
 pub use self::answer_log::{LoggedAnswer, StoredBucket, StoredDraw, TextConsent};
 pub use self::listed_sessions::ListedSession;
 pub use self::refunds::{RefundableAnswer, mark_refund};
-pub use self::rows::{AnswerText, MinerEarnings, ResponseRow, SealedText, SessionRow};
+pub use self::rows::{AnswerText, BodyForm, MinerEarnings, ResponseRow, SealedText, SessionRow, TextChange};
 use self::rows::{response_from, session_from};
 pub use self::unproven::{MissingAnswer, UnprovenRow};
 
@@ -107,7 +108,8 @@ impl GatewayStore {
         jobs
     }
 
-    /// Stores an answer that has ended, with its sealed words if they are kept. Both are durable once this returns.
+    /// Stores an answer that has ended, with its sealed text if that is kept, and deletes the sealed texts that are let
+    /// go for it. All of it is durable once this returns.
     ///
     /// # Errors
     /// The database fails.
@@ -115,7 +117,7 @@ impl GatewayStore {
         &self,
         response: &ResponseRow,
         consent: TextConsent,
-        words: Option<&SealedText>,
+        texts: &TextChange,
     ) -> Result<()> {
         const OPERATION: &str = "keep a response";
         let mut tx = self.writer.begin().await?;
@@ -148,10 +150,10 @@ impl GatewayStore {
         .execute(&mut *tx)
         .await
         .during(OPERATION)?;
-        if let Some(words) = words {
+        if let Some(words) = &texts.kept {
             sqlx::query(
-                "INSERT INTO pairs (response_id, sealed_by, request, response, content_type, gathered_at) \
-                 VALUES ($1, $2, $3, $4, $5, $6)",
+                "INSERT INTO pairs (response_id, sealed_by, request, response, content_type, gathered_at, body_form) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7)",
             )
             .bind(response.id.clone())
             .bind(to_signed(words.key))
@@ -159,9 +161,17 @@ impl GatewayStore {
             .bind(STANDARD.encode(&words.response))
             .bind(words.content_type.clone())
             .bind(response.ended_at.micros())
+            .bind(words.form.name())
             .execute(&mut *tx)
             .await
             .during(OPERATION)?;
+        }
+        for id in &texts.let_go {
+            sqlx::query("DELETE FROM pairs WHERE response_id = $1 AND sealed_by IS NOT NULL")
+                .bind(id.clone())
+                .execute(&mut *tx)
+                .await
+                .during(OPERATION)?;
         }
         tx.commit(OPERATION).await
     }

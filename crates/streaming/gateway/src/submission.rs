@@ -10,7 +10,7 @@ use muster_sealed_client::draw_nonce;
 use tokio::sync::mpsc;
 
 use crate::answer_parts::{AnswerId, AnswerPart};
-use crate::request::{RelayedRequest, read_parameters};
+use crate::request::{RelayedRequest, RequestOrigin, read_parameters};
 use crate::request_client::{AdmittedClient, RequestClient};
 use crate::session_relay;
 use crate::state::GatewayState;
@@ -28,6 +28,7 @@ pub(crate) struct Question {
     pub(crate) path: &'static str,
     pub(crate) client_nonce: Option<RequestNonce>,
     pub(crate) consent: TextConsent,
+    pub(crate) origin: RequestOrigin,
     pub(crate) body: Bytes,
 }
 
@@ -69,6 +70,7 @@ pub(crate) fn submit(state: &Arc<GatewayState>, question: Question) -> Result<Su
         client_nonce: question.client_nonce,
         id,
         consent: question.consent,
+        origin: question.origin,
     };
     let (sender, parts) = mpsc::channel(PART_CAPACITY);
     let relaying = session_relay::run(Arc::clone(state), stream, request, sender);

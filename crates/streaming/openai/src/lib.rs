@@ -2,15 +2,18 @@
 //!
 //! [`stream`] cuts a response body into JSON documents, whether it is an event stream or one document. Three readers
 //! use it: [`text`] hashes the text of requests and responses, [`token_ids`] the ids of tokens, and [`token_meter`]
-//! counts tokens. [`error`] has the errors in the shape that OpenAI's clients read.
+//! counts tokens. [`read_fields`] takes out the fields of a response that audits read. [`error`] has the errors in the
+//! shape that OpenAI's clients read.
 
 pub mod error;
+pub mod read_fields;
 pub mod stream;
 pub mod text;
 pub mod token_ids;
 pub mod token_meter;
 
 pub use error::{OpenAiError, error_body};
+pub use read_fields::{FieldBounds, FieldReader, ReadFields};
 pub use stream::{BodyKind, JsonReader};
 pub use text::TextDigest;
 pub use token_ids::{StatedTokenIds, TokenIdReader, asks_for_token_ids};

@@ -201,6 +201,11 @@ impl TokenMeter {
         self.count.bytes
     }
 
+    /// Bytes of text in the events that have passed.
+    pub const fn text_bytes(&self) -> u64 {
+        self.count.text_bytes
+    }
+
     /// Whether the engine reported an error inside its stream.
     pub const fn saw_error(&self) -> bool {
         self.count.saw_error

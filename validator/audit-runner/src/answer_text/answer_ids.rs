@@ -1,14 +1,10 @@
 //! The ids of the tokens that a response states, as far as its session signed them. Pure, over bytes of strangers.
 
 use muster_audit::{MAX_TOKENS, UnusableReason, digest_of_ids};
-use muster_gateway::store::AnswerText;
-use muster_openai::BodyKind;
-use muster_openai::stream::JsonReader;
+use muster_gateway::store::{AnswerText, BodyForm};
 use muster_response_proof::{ResponseProof, TokenFacts};
-use serde::Deserialize;
 
-/// The largest body of a response that is read, in bytes.
-const MAX_BODY: usize = 16 * 1024 * 1024;
+use super::read_fields;
 
 /// The ids of an answer's tokens, as far as its session signed them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +22,10 @@ pub(crate) enum FoundIds {
 /// # Errors
 /// The reason why nobody can score the answer: a part of its body was not kept, or the engine gave no token.
 pub(crate) fn find_ids(proof: &ResponseProof, words: &AnswerText) -> Result<FoundIds, UnusableReason> {
-    if u64::try_from(words.response.len()).is_ok_and(|bytes| bytes < proof.output_bytes) {
+    let is_shorter =
+        |response: &[u8]| u64::try_from(response.len()).is_ok_and(|bytes| bytes < proof.output_bytes);
+    // The fields that audits read are shorter than the body that they were taken out of.
+    if words.form == BodyForm::Whole && is_shorter(&words.response) {
         return Err(UnusableReason::TruncatedBody);
     }
     let Some(facts) = &proof.tokens else {
@@ -61,43 +60,13 @@ impl AnswerIds {
     }
 }
 
-#[derive(Deserialize)]
-struct ResponseIds {
-    #[serde(default)]
-    prompt_token_ids: Option<Vec<u32>>,
-    #[serde(default)]
-    choices: Vec<ChoiceIds>,
-}
-
-#[derive(Deserialize)]
-struct ChoiceIds {
-    #[serde(default)]
-    prompt_token_ids: Option<Vec<u32>>,
-    #[serde(default)]
-    token_ids: Option<Vec<u32>>,
-}
-
 /// The ids that a response states; `None` if it states none of a prompt, or too many.
 fn answer_ids(words: &AnswerText) -> Option<AnswerIds> {
-    let kind = BodyKind::of(words.content_type.as_deref());
-    let mut reader = JsonReader::new(kind, MAX_BODY)?;
-    let (mut prompt, mut output) = (None, Vec::new());
-    let mut read = |json: &[u8]| {
-        // An event that is no JSON, such as `[DONE]`, states nothing.
-        let Ok(read) = serde_json::from_slice::<ResponseIds>(json) else {
-            return;
-        };
-        prompt = prompt.take().or(read.prompt_token_ids);
-        for choice in read.choices {
-            prompt = prompt.take().or(choice.prompt_token_ids);
-            output.extend(choice.token_ids.unwrap_or_default());
-        }
-    };
-    reader.update(&words.response, &mut read);
-    reader.end(&mut read);
+    // Ids are read in the same way on every path.
+    let read = read_fields(words, true)?;
     let ids = AnswerIds {
-        prompt: prompt?,
-        output,
+        prompt: read.prompt_ids?,
+        output: read.output_ids,
     };
     (ids.output.len() <= MAX_TOKENS).then_some(ids)
 }

@@ -1,13 +1,16 @@
 //! The body of a stored answer as its session signed it: without Muster's comment lines. Pure.
 
 use muster_audit::is_signed_response;
-use muster_gateway::store::AnswerText;
+use muster_gateway::store::{AnswerText, BodyForm};
 use muster_openai::BodyKind;
 use muster_response_proof::ResponseProof;
 use muster_response_proof::comment::strip_comments;
 
-/// The body that the session signed; `None` if the stored one is another.
+/// The body that the session signed; `None` if the stored one is another, or if only its fields are stored.
 pub(crate) fn signed_body(proof: &ResponseProof, words: &AnswerText) -> Option<Vec<u8>> {
+    if words.form == BodyForm::Read {
+        return None;
+    }
     let body = match BodyKind::of(words.content_type.as_deref()) {
         BodyKind::Events => strip_comments(&words.response),
         BodyKind::Json | BodyKind::Other => words.response.clone(),
@@ -59,6 +62,7 @@ mod tests {
         AnswerText {
             request: Vec::new(),
             response: response.into(),
+            form: BodyForm::Whole,
             content_type: Some(kind.to_owned()),
         }
     }
@@ -81,6 +85,15 @@ mod tests {
         assert_eq!(
             signed_body(&proof(BODY), &words("data: {}\n\n", "text/event-stream")),
             None
+        );
+        let read = AnswerText {
+            form: BodyForm::Read,
+            ..words(BODY, "text/event-stream")
+        };
+        assert_eq!(
+            signed_body(&proof(BODY), &read),
+            None,
+            "its fields alone are no body"
         );
         let document = "{\"a\":1}";
         assert!(signed_body(&proof(document), &words(document, "application/json")).is_some());

@@ -2,7 +2,7 @@
 //! client, so it is no step of any test; the client is notified of what the reference found.
 
 use muster_audit::{AnswerJudge, AnswerJudgement, TokenScore, UnusableReason, false_scores};
-use muster_gateway::store::AnswerText;
+use muster_gateway::store::{AnswerText, BodyForm};
 use muster_response_proof::{CheckedWords, ResponseProof};
 
 use crate::reference::plan::ReferencePlan;
@@ -24,6 +24,7 @@ pub(crate) async fn judge_answer(
     let (service, calibration) = calibrated_service(state, model)?;
     let plan = ReferencePlan::new(&state.settings, &service, &calibration)?;
     let words = AnswerText {
+        form: BodyForm::Whole,
         request: words.request,
         response: words.response,
         content_type: words.content_type,

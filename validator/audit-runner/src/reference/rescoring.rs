@@ -1,7 +1,7 @@
 //! Scores answers of another validator's bundle again, by the whitelisted image on a machine of the validator's own.
 
 use muster_audit::{AnswerFinding, RescorablePair, UnusableReason};
-use muster_gateway::store::AnswerText;
+use muster_gateway::store::{AnswerText, BodyForm};
 use muster_response_proof::Text;
 
 use crate::answer_text::AnswerIds;
@@ -69,6 +69,7 @@ fn request_about(
         return score_request(model, &pair.proof, &pair.request, &ids, None, sampling);
     };
     let words = AnswerText {
+        form: BodyForm::Whole,
         request: pair.request.clone(),
         response: response.clone(),
         content_type: pair.proof.content_type.as_ref().map(Text::to_string),

@@ -259,6 +259,8 @@ pub(crate) fn read_scores(reply: &[u8], is_unseeded: bool) -> Result<Vec<TokenSc
 #[cfg(test)]
 mod tests {
     use muster_audit::{SamplerEngine, digest_of_ids};
+    use muster_gateway::store::BodyForm;
+    use muster_openai::{BodyKind, FieldBounds, FieldReader};
     use muster_response_proof::TokenFacts;
     use proptest::prelude::*;
 
@@ -308,6 +310,7 @@ mod tests {
         AnswerText {
             request: request.into(),
             response: response.into(),
+            form: BodyForm::Whole,
             content_type: Some("text/event-stream".to_owned()),
         }
     }
@@ -595,7 +598,52 @@ mod tests {
         assert!(asked("{}").is_unseeded);
     }
 
+    /// The answer as a gateway stores it that keeps the fields only.
+    fn read_form(proof: &ResponseProof, whole: &AnswerText) -> AnswerText {
+        let kind = BodyKind::of(whole.content_type.as_deref());
+        let bounds = FieldBounds {
+            event: 1_000_000,
+            kept: 1_000_000,
+        };
+        let mut reader = FieldReader::new(kind, is_chat(proof), bounds);
+        reader.update(&whole.response);
+        AnswerText {
+            response: reader.finish().unwrap().to_body(kind, is_chat(proof)),
+            form: BodyForm::Read,
+            ..whole.clone()
+        }
+    }
+
     proptest! {
+        /// Padding, errors and unreadable events change nothing about what the reference is asked.
+        #[test]
+        fn the_fields_of_an_answer_are_scored_as_the_whole_one(
+            lines in proptest::collection::vec((0_usize..6, 0_usize..9, "[a-z ]{0,9}"), 0..8),
+        ) {
+            let mut events: Vec<String> = STREAM.split_inclusive("\n\n").map(str::to_owned).collect();
+            for (place, what, more) in lines {
+                let line = match what {
+                    0..3 => format!(": {more}\n\n"),
+                    3..6 => format!("data: {{\"logprobs\":\"{more}\",\"choices\":[]}}\n\n"),
+                    6 => format!("data: {{\"error\":\"{more}\"}}\n\n"),
+                    7 => format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{more}\"}},\"token_ids\":[1]}}]}}\n\n"),
+                    _ => format!("data: {more}\n\n"),
+                };
+                events.insert(place.min(events.len()), line);
+            }
+            let mut whole = words("{}", &events.concat());
+            whole.request = br#"{"messages":[],"max_tokens":9}"#.to_vec();
+            for mut proof in [of_stream(), proof(0)] {
+                // A whole body is at least as long as the signed one.
+                proof.output_bytes = 0;
+                let read = read_form(&proof, &whole);
+                prop_assert_eq!(request_about(&proof, &read), request_about(&proof, &whole));
+                proof.output_bytes = u64::MAX;
+                let truncated = request_about(&proof, &read) == Err(UnusableReason::TruncatedBody.into());
+                prop_assert!(!truncated, "a body that was reduced is not a truncated one");
+            }
+        }
+
         #[test]
         fn no_bytes_of_a_stranger_end_the_audit(
             request in proptest::collection::vec(any::<u8>(), 0..200),
@@ -604,7 +652,9 @@ mod tests {
         ) {
             for content_type in [None, Some("text/event-stream"), Some("application/json")] {
                 let content_type = content_type.map(str::to_owned);
-                let words = AnswerText { request: request.clone(), response: response.clone(), content_type };
+                let words = AnswerText {
+                    request: request.clone(), response: response.clone(), form: BodyForm::Whole, content_type,
+                };
                 let _ = request_about(&proof(0), &words);
                 let _ = request_about(&of_stream(), &words);
             }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_gateway::store::{GatewayStore, ResponseRow, SessionRow, StoredBucket, TextConsent, mark_refund};
+use muster_gateway::store::{
+    GatewayStore, ResponseRow, SessionRow, StoredBucket, TextChange, TextConsent, mark_refund,
+};
 use muster_grading::batch_file::ProofEvidence;
 use muster_grading_runner::store::GradingStore;
 use muster_openai::TokenUsage;
@@ -81,7 +83,7 @@ async fn a_superseded_process_stores_no_session_no_answer_and_no_bucket() {
         let gateway = GatewayStore::new(store.pool(), store.writer());
         gateway.insert_session(&session(1)).await.unwrap();
         gateway
-            .insert_response(&response("before"), TextConsent::Private, None)
+            .insert_response(&response("before"), TextConsent::Private, &TextChange::default())
             .await
             .unwrap();
         let later = Store::open(&test.url).await.unwrap();
@@ -93,7 +95,7 @@ async fn a_superseded_process_stores_no_session_no_answer_and_no_bucket() {
                 .await,
             gateway.close_orphans(NOW(5)).await.map(drop),
             gateway
-                .insert_response(&response("after"), TextConsent::Private, None)
+                .insert_response(&response("after"), TextConsent::Private, &TextChange::default())
                 .await,
             gateway.fill_bucket(BucketNumber(1)).await.map(drop),
             gateway.close_bucket(&bucket()).await,
@@ -156,7 +158,7 @@ async fn no_write_gets_through_the_stores_connections_even_while_it_is_the_owner
         let gateway = GatewayStore::new(store.pool(), store.writer());
         gateway.insert_session(&session(1)).await.unwrap();
         gateway
-            .insert_response(&response("a"), TextConsent::Private, None)
+            .insert_response(&response("a"), TextConsent::Private, &TextChange::default())
             .await
             .unwrap();
         let pool = store.pool();
@@ -209,7 +211,7 @@ async fn a_peers_text_with_u0000_is_stored_because_postgresql_would_refuse_it() 
             ..response("a")
         };
         gateway
-            .insert_response(&answer, TextConsent::Private, None)
+            .insert_response(&answer, TextConsent::Private, &TextChange::default())
             .await
             .unwrap();
         let kept = gateway.find_response("a").await.unwrap().unwrap();
@@ -231,9 +233,10 @@ async fn a_value_that_the_store_refuses_ends_its_own_write_and_none_beside_it() 
         let before = store.tally();
         let two = session(2);
         let answer = response("a");
+        let no_text = TextChange::default();
         let (chain, refused, opened) = tokio::join!(
             store.note_chain("another", BlockNumber(2), NOW(2)),
-            gateway.insert_response(&answer, TextConsent::Private, None),
+            gateway.insert_response(&answer, TextConsent::Private, &no_text),
             gateway.insert_session(&two),
         );
         chain.unwrap();

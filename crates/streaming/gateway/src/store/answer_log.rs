@@ -12,7 +12,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::rows::{client_key, session_id};
-use super::{AnswerText, GatewayStore, Result, SealedText};
+use super::{AnswerText, BodyForm, GatewayStore, Result, SealedText};
 
 /// A query for rows of [`LoggedAnswer`].
 macro_rules! answers {
@@ -94,6 +94,20 @@ pub struct LoggedAnswer {
     pub cut: bool,
     /// When the answer ended.
     pub ended_at: Timestamp,
+}
+
+/// An answer with a sealed text.
+pub(crate) struct SealedAnswer {
+    /// The id of the answer.
+    pub(crate) id: String,
+    /// The session that answered.
+    pub(crate) session: SessionId,
+    /// The name of the client.
+    pub(crate) client: Digest,
+    /// The session's miner.
+    pub(crate) miner: MinerKey,
+    /// Bytes of request and answer, as they are sealed.
+    pub(crate) bytes: u64,
 }
 
 /// A closed bucket.
@@ -366,20 +380,32 @@ impl GatewayStore {
             .collect()
     }
 
-    /// The ids of a bucket's answers with sealed words, in their own order.
+    /// A bucket's answers with sealed texts, in the order of their ids.
     ///
     /// # Errors
     /// The database fails.
-    pub(crate) async fn sealed_answers(&self, bucket: BucketNumber) -> Result<Vec<String>> {
+    pub(crate) async fn sealed_answers(&self, bucket: BucketNumber) -> Result<Vec<SealedAnswer>> {
         let rows = sqlx::query(
-            "SELECT p.response_id FROM pairs p JOIN responses r ON r.response_id = p.response_id \
+            "SELECT p.response_id, r.session_id, r.client, s.miner, \
+             CAST(LENGTH(p.request) + LENGTH(p.response) AS BIGINT) AS length FROM pairs p \
+             JOIN responses r ON r.response_id = p.response_id JOIN sessions s ON s.session_id = r.session_id \
              WHERE r.bucket = $1 AND p.sealed_by IS NOT NULL ORDER BY p.response_id",
         )
         .bind(to_signed(bucket.0))
         .fetch_all(&self.pool)
         .await
         .during("list sealed words")?;
-        rows.iter().map(|row| read_column(row, "response_id")).collect()
+        let answer = |row: &AnyRow| {
+            Ok(SealedAnswer {
+                id: read_column(row, "response_id")?,
+                session: session_id(row)?,
+                client: parse_column(row, "client")?,
+                miner: parse_column(row, "miner")?,
+                // Base64 has four letters for three bytes.
+                bytes: unsigned_column(row, "length")?.saturating_mul(3) / 4,
+            })
+        };
+        rows.iter().map(answer).collect()
     }
 
     /// Stores the draw from a bucket: the drawn answers are marked, the words of `kept` are stored as `open` reads
@@ -406,7 +432,7 @@ impl GatewayStore {
         }
         for id in kept {
             let row = sqlx::query(
-                "SELECT sealed_by, request, response, content_type FROM pairs \
+                "SELECT sealed_by, request, response, content_type, body_form FROM pairs \
                  WHERE response_id = $1 AND sealed_by IS NOT NULL",
             )
             .bind(id.clone())
@@ -488,7 +514,8 @@ impl GatewayStore {
     /// The database fails.
     pub async fn find_text(&self, id: &str) -> Result<Option<AnswerText>> {
         let row = sqlx::query(
-            "SELECT request, response, content_type FROM pairs WHERE response_id = $1 AND sealed_by IS NULL",
+            "SELECT request, response, content_type, body_form FROM pairs \
+             WHERE response_id = $1 AND sealed_by IS NULL",
         )
         .bind(id.to_owned())
         .fetch_optional(&self.pool)
@@ -498,6 +525,7 @@ impl GatewayStore {
         Ok(Some(AnswerText {
             request: bytes_column(&row, "request")?,
             response: bytes_column(&row, "response")?,
+            form: form_column(&row)?,
             content_type: read_column(&row, "content_type")?,
         }))
     }
@@ -508,8 +536,14 @@ fn sealed_from(row: &AnyRow) -> Result<SealedText> {
         key: unsigned_column(row, "sealed_by")?,
         request: bytes_column(row, "request")?,
         response: bytes_column(row, "response")?,
+        form: form_column(row)?,
         content_type: read_column(row, "content_type")?,
     })
+}
+
+fn form_column(row: &AnyRow) -> Result<BodyForm> {
+    let form: String = read_column(row, "body_form")?;
+    BodyForm::of_name(&form).ok_or_else(|| StoreError::corrupt("body_form", "no form".to_owned()))
 }
 
 fn bytes_column(row: &AnyRow, name: &'static str) -> Result<Vec<u8>> {

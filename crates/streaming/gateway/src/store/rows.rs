@@ -82,15 +82,53 @@ pub struct ResponseRow {
     pub earned: u64,
 }
 
-/// A request and its answer, byte for byte.
+/// How the body of an answer is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyForm {
+    /// Byte for byte, so that it can be compared with what its session signed.
+    #[default]
+    Whole,
+    /// The fields that audits read, as one event or document. The gateway compared the whole body with the proof when
+    /// it arrived.
+    Read,
+}
+
+impl BodyForm {
+    /// The name in the database.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Read => "read",
+        }
+    }
+
+    /// The form of this name; `None` if there is none.
+    pub fn of_name(name: &str) -> Option<Self> {
+        [Self::Whole, Self::Read]
+            .into_iter()
+            .find(|form| form.name() == name)
+    }
+}
+
+/// A request, byte for byte, and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerText {
     /// The body of the request.
     pub request: Vec<u8>,
-    /// The body of the answer.
+    /// The body of the answer, in this form.
     pub response: Vec<u8>,
+    /// The form of the body of the answer.
+    pub form: BodyForm,
     /// The content type of the answer.
     pub content_type: Option<String>,
+}
+
+impl AnswerText {
+    /// The bytes of request and answer.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = self.request.len().saturating_add(self.response.len());
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
 }
 
 /// The text of an answer as it is stored until the draw.
@@ -102,8 +140,19 @@ pub struct SealedText {
     pub request: Vec<u8>,
     /// The sealed body of the answer.
     pub response: Vec<u8>,
+    /// The form of the body of the answer.
+    pub form: BodyForm,
     /// The content type of the answer.
     pub content_type: Option<String>,
+}
+
+/// The change that an answer makes to the stored texts once it has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextChange {
+    /// The sealed text of the answer, if it is kept.
+    pub kept: Option<SealedText>,
+    /// The ids of the answers whose sealed texts are let go for it.
+    pub let_go: Vec<String>,
 }
 
 /// The answers of a miner's sessions of one model, summed up over a period.

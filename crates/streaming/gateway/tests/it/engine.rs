@@ -23,6 +23,9 @@ pub(crate) struct Engine {
     pub(crate) pace: Arc<Pace>,
 }
 
+/// The model whose engine pads its answers: 32 KiB of text in each event, and 128 KiB that nobody reads.
+pub(crate) const PADDING: &str = "padding";
+
 /// How far the engine may proceed.
 pub(crate) struct Pace {
     /// Words of a stream that it may send.
@@ -30,6 +33,8 @@ pub(crate) struct Pace {
     pub(crate) asked: AtomicUsize,
     /// Whether every request is answered by an error of the server's.
     pub(crate) is_broken: AtomicBool,
+    /// Bytes that nobody reads, in each event.
+    pub(crate) unread: AtomicUsize,
 }
 
 impl Engine {
@@ -40,6 +45,7 @@ impl Engine {
             words: watch::Sender::new(usize::MAX),
             asked: AtomicUsize::new(0),
             is_broken: AtomicBool::new(false),
+            unread: AtomicUsize::new(0),
         });
         let router = Router::new()
             .route("/health", get(health))
@@ -97,6 +103,7 @@ async fn chat(State(pace): State<Arc<Pace>>, body: Bytes) -> Response {
         });
         return (HOSTILE, axum::Json(answer)).into_response();
     }
+    let pads = asked["model"] == PADDING;
     // Flow control: the engine produces only as fast as its client reads.
     let said = stream::unfold(0, move |said| {
         let (pace, usage) = (Arc::clone(&pace), usage.clone());
@@ -113,8 +120,14 @@ async fn chat(State(pace): State<Arc<Pace>>, body: Bytes) -> Response {
                 let last = event(&serde_json::json!([]), Some(&usage));
                 format!("{last}data: [DONE]\n\n")
             } else {
-                let delta = serde_json::json!({"content": format!("word{said} ")});
-                event(&serde_json::json!([{"index": 0, "delta": delta}]), None)
+                let (text, unread) = match pads {
+                    true => (32 * 1024, 64 * 1024),
+                    false => (0, pace.unread.load(Ordering::SeqCst)),
+                };
+                let delta = serde_json::json!({"content": format!("word{said} {}", "x".repeat(text))});
+                let choice = serde_json::json!({"index": 0, "delta": delta, "logprobs": "x".repeat(unread)});
+                let comment = " ".repeat(unread);
+                format!(": {comment}\n\n{}", event(&serde_json::json!([choice]), None))
             };
             Some((Ok::<_, Infallible>(Bytes::from(event)), said + 1))
         }

@@ -12,6 +12,8 @@ mod failed_requests;
 #[cfg(test)]
 mod hidden_proofs;
 #[cfg(test)]
+mod kept_texts;
+#[cfg(test)]
 mod nonces;
 #[cfg(test)]
 mod official;

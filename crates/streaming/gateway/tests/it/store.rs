@@ -1,6 +1,8 @@
 //! The gateway's tables, on every database engine that is available.
 
-use muster_gateway::store::{GatewayStore, ResponseRow, SealedText, SessionRow, StoredBucket, TextConsent};
+use muster_gateway::store::{
+    BodyForm, GatewayStore, ResponseRow, SealedText, SessionRow, StoredBucket, TextChange, TextConsent,
+};
 use muster_openai::TokenUsage;
 use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
 use muster_response_proof::{BucketNumber, SessionId};
@@ -52,6 +54,13 @@ fn response(id: &str, verdict: &str, earned: u64) -> ResponseRow {
     }
 }
 
+fn kept(text: SealedText) -> TextChange {
+    TextChange {
+        kept: Some(text),
+        let_go: Vec::new(),
+    }
+}
+
 #[tokio::test]
 async fn stored_answers_survive_a_restart_and_add_up() {
     for store in stores(&MIGRATIONS).await.unwrap() {
@@ -61,19 +70,28 @@ async fn stored_answers_survive_a_restart_and_add_up() {
             key: 0,
             request: vec![0, 159, 146],
             response: b"words".to_vec(),
+            form: BodyForm::Read,
             content_type: Some("text/plain".to_owned()),
         };
         gateway
-            .insert_response(&response("a", "proven", 11), TextConsent::Private, Some(&sealed))
+            .insert_response(&response("a", "proven", 11), TextConsent::Private, &kept(sealed))
             .await
             .unwrap();
         gateway
-            .insert_response(&response("b", "no proof came", 0), TextConsent::Private, None)
+            .insert_response(
+                &response("b", "no proof came", 0),
+                TextConsent::Private,
+                &TextChange::default(),
+            )
             .await
             .unwrap();
         assert!(
             gateway
-                .insert_response(&response("a", "proven", 11), TextConsent::Private, None)
+                .insert_response(
+                    &response("a", "proven", 11),
+                    TextConsent::Private,
+                    &TextChange::default()
+                )
                 .await
                 .is_err(),
             "an id is used once"
@@ -144,7 +162,7 @@ async fn an_answer_whose_bucket_is_so_old_that_it_is_gone_is_not_logged_again() 
                 ..response(id, "proven", 1)
             };
             gateway
-                .insert_response(&one, TextConsent::Private, None)
+                .insert_response(&one, TextConsent::Private, &TextChange::default())
                 .await
                 .unwrap();
         };
@@ -201,7 +219,7 @@ async fn the_sessions_of_a_miner_with_audited_answers_are_listed_newest_first() 
                     ..response(&format!("{seed}-{sequence}"), "proven", 1)
                 };
                 gateway
-                    .insert_response(&one, TextConsent::Private, None)
+                    .insert_response(&one, TextConsent::Private, &TextChange::default())
                     .await
                     .unwrap();
             }
@@ -264,7 +282,7 @@ async fn the_sessions_of_a_miner_with_audited_answers_are_listed_newest_first() 
                 ..response(id, "unproven", 0)
             };
             gateway
-                .insert_response(&one, TextConsent::Private, None)
+                .insert_response(&one, TextConsent::Private, &TextChange::default())
                 .await
                 .unwrap();
         }

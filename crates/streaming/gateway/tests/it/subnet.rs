@@ -12,7 +12,7 @@ use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
 use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::{SharedClock, Tasks, certificate};
 use muster_protocol::wire::miner::StreamingJobReady;
-use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{AttemptId, Digest, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, SessionId, Text, seal};
 use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
 use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, PADDING};
 use crate::failed_requests::{self, FirstRequest};
 use crate::hidden_proofs;
 
@@ -74,6 +74,14 @@ pub(crate) fn miner() -> Keypair {
     Keypair::from_seed([4; 32])
 }
 
+/// The miner that serves a model.
+fn miner_of(model: &str) -> Keypair {
+    match model {
+        PADDING => Keypair::from_seed([9; 32]),
+        _ => miner(),
+    }
+}
+
 pub(crate) struct TestBackend(pub(crate) Arc<Subnet>);
 
 impl ValidatorBackend for TestBackend {
@@ -83,6 +91,10 @@ impl ValidatorBackend for TestBackend {
 
     fn permits_address(&self, host: &str, address: SocketAddr) -> bool {
         address.ip().is_loopback() && host != "localhost"
+    }
+
+    fn owner_of(&self, miner: MinerKey) -> Hotkey {
+        miner.0
     }
 
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {
@@ -133,7 +145,7 @@ impl Subnet {
         }
         let tasks = Tasks::new();
         let (ready, endpoint) = self.endpoint(&order, fate, &tasks).await;
-        let miner = MinerKey(miner().hotkey());
+        let miner = MinerKey(miner_of(&order.service.model).hotkey());
         let running = RunningJob {
             news: order.news.clone(),
             endpoint,
@@ -168,13 +180,14 @@ impl Subnet {
         let attempt = AttemptId::first_of(order.job);
         let client = certificate::digest_of_pem(&order.certificate).unwrap();
         let session = Keypair::generate();
+        let miner = miner_of(&order.service.model);
         let now = clock.now();
         let attestation = Attestation {
             session: SessionId(Uuid::new_v4()),
             session_key: session.hotkey(),
             job: order.job,
             attempt,
-            miner: MinerKey(miner().hotkey()),
+            miner: MinerKey(miner.hotkey()),
             audience: ValidatorKey(validator().hotkey()),
             server_certificate: server.identity.fingerprint(),
             client_certificate: client,
@@ -191,12 +204,11 @@ impl Subnet {
             not_before: now,
             not_after: now.plus(order.lifetime),
         };
-        let signer = if fate == JobFate::Forged {
-            Keypair::generate()
+        let envelope = if fate == JobFate::Forged {
+            seal(&attestation, &Keypair::generate())
         } else {
-            miner()
+            seal(&attestation, &miner)
         };
-        let envelope = seal(&attestation, &signer);
         let socket = JobSocket::new(self.engine.folder(), "http.sock", SocketOwner::Trusted).unwrap();
         let limits = Limits::default();
         let endpoint = if fate == JobFate::CannotSeal {
@@ -211,28 +223,35 @@ impl Subnet {
                 let tls = Arc::new(muster_process::tls::server(&server.identity).unwrap());
                 let hiding = hidden_proofs::serve(listener, tls, proxy, clock, tasks.clone());
                 tasks.spawn("hiding proxy", hiding);
-                return (Self::ready(fate, attempt, address, server.pem), None);
+                return (Self::ready(&miner, fate, attempt, address, server.pem), None);
             }
             if let JobFate::FailsFirst(first) = fate {
                 let tls = Arc::new(muster_process::tls::server(&server.identity).unwrap());
                 let failing = failed_requests::serve(listener, tls, proxy, first, tasks.clone());
                 tasks.spawn("failing proxy", failing);
-                return (Self::ready(fate, attempt, address, server.pem), None);
+                return (Self::ready(&miner, fate, attempt, address, server.pem), None);
             }
             Some(Endpoint::open(listener, &server.identity, client, proxy, clock).unwrap())
         };
-        (Self::ready(fate, attempt, address, server.pem), endpoint)
+        (Self::ready(&miner, fate, attempt, address, server.pem), endpoint)
     }
 
     /// The place where a job answers, in its miner's words.
-    fn ready(fate: JobFate, attempt: AttemptId, address: SocketAddr, pem: String) -> StreamingJobReady {
+    fn ready(
+        miner: &Keypair,
+        fate: JobFate,
+        attempt: AttemptId,
+        address: SocketAddr,
+        pem: String,
+    ) -> StreamingJobReady {
+        let unsigned = Keypair::generate();
         let by = if fate == JobFate::Unsigned {
-            Keypair::generate()
+            &unsigned
         } else {
-            miner()
+            miner
         };
         let ip = address.ip().to_string();
-        let signature = sign_streaming_ready(&by, attempt, &ip, address.port(), &pem);
+        let signature = sign_streaming_ready(by, attempt, &ip, address.port(), &pem);
         StreamingJobReady {
             job_uuid: attempt,
             executor_token: None,

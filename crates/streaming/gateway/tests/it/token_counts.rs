@@ -11,7 +11,7 @@ use crate::rig::World;
 
 const WORDS: usize = 40;
 
-fn tokenizer_file() -> TokenizerFile {
+pub(crate) fn tokenizer_file() -> TokenizerFile {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../images/llm/model/tokenizer.json");
     TokenizerFile {
         sha256: Digest::of(&std::fs::read(&path).unwrap()),

@@ -64,6 +64,10 @@ pub(super) const ROLE: MetricLabel = bounded_by("role", "this role");
 pub(super) const TABLE: MetricLabel = bounded_by("table", "one of the store's tables");
 pub(super) const MODEL: MetricLabel = bounded_by("model", "one of the models of `gateway.services`");
 pub(super) const GPU: MetricLabel = bounded_by("gpu", "the UUID of one of at most 64 GPUs");
+pub(super) const GPU_PLACE: MetricLabel = bounded_by(
+    "gpu",
+    "the place of one of at most 64 GPUs in the report of its executor, from 0",
+);
 pub(super) const EXECUTOR: MetricLabel = bounded_by("executor", "the name of an enrolled executor");
 pub(super) const POOL: MetricLabel = bounded_by("pool", "the name of a pool of the configuration");
 pub(super) const A_GATEWAY: &str = "a gateway that serves models";

@@ -3,7 +3,7 @@
 use super::super::metric_entry::MetricEntry;
 use super::super::metric_entry::MetricKind::{Counter, Gauge};
 use super::super::metric_entry::MetricRole::Miner;
-use super::labels::{A_CONNECTED_EXECUTOR, A_GPU, EXECUTOR, GPU, POOL, metric, one_of};
+use super::labels::{A_CONNECTED_EXECUTOR, A_GPU, EXECUTOR, GPU_PLACE, POOL, metric, one_of};
 
 pub(super) const METRICS: &[MetricEntry] = &[
     // === the miner ===
@@ -174,7 +174,7 @@ pub(super) const METRICS: &[MetricEntry] = &[
         "muster_miner_executor_gpu_utilisation_percent",
         Gauge,
         &[Miner],
-        &[EXECUTOR, GPU],
+        &[EXECUTOR, GPU_PLACE],
         "Load of a GPU of an executor's machine.",
     )
     .needing(A_GPU),
@@ -182,7 +182,7 @@ pub(super) const METRICS: &[MetricEntry] = &[
         "muster_miner_executor_gpu_memory_used_bytes",
         Gauge,
         &[Miner],
-        &[EXECUTOR, GPU],
+        &[EXECUTOR, GPU_PLACE],
         "Memory in use on a GPU of an executor's machine.",
     )
     .needing(A_GPU),
@@ -190,7 +190,7 @@ pub(super) const METRICS: &[MetricEntry] = &[
         "muster_miner_executor_gpu_power_milliwatts",
         Gauge,
         &[Miner],
-        &[EXECUTOR, GPU],
+        &[EXECUTOR, GPU_PLACE],
         "Power that a GPU of an executor's machine draws.",
     )
     .needing(A_GPU),
@@ -198,7 +198,7 @@ pub(super) const METRICS: &[MetricEntry] = &[
         "muster_miner_executor_gpu_temperature_celsius",
         Gauge,
         &[Miner],
-        &[EXECUTOR, GPU],
+        &[EXECUTOR, GPU_PLACE],
         "Temperature of a GPU of an executor's machine; 0 where the card does not tell it.",
     )
     .needing(A_GPU),

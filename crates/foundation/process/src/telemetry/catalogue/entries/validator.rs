@@ -216,6 +216,30 @@ pub(super) const METRICS: &[MetricEntry] = &[
         "Sessions that miners opened and whose seal or service did not answer.",
     ),
     metric(
+        "muster_gateway_kept_text_bytes",
+        Gauge,
+        &[Validator],
+        &[],
+        "Bytes of the texts of users' answers that the open bucket keeps until its draw. More than 1 GiB are never kept.",
+    )
+    .needing(A_GATEWAY),
+    metric(
+        "muster_gateway_text_let_go_total",
+        Counter,
+        &[Validator],
+        &[one_of("by", &["session", "client", "coldkey", "all", "own"])],
+        "Texts of answers that were let go before the draw because their bucket was full, by the party that held the most.",
+    )
+    .needing("a full bucket"),
+    metric(
+        "muster_gateway_padded_answers_total",
+        Counter,
+        &[Validator],
+        &[],
+        "Answers that were ended because they had eight times the bytes that the own miner's tokens have.",
+    )
+    .needing("such an answer"),
+    metric(
         "muster_audit_answers_total",
         Counter,
         &[Validator],
