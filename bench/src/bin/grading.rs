@@ -340,7 +340,7 @@ impl BatchTasks {
             let Ok(_permit) = judging.acquire().await else {
                 return;
             };
-            let (evidence, _) = conversation.take_opening(&*executor).await;
+            let (evidence, _) = conversation.take_opening(&*executor, None).await;
             let judged = tokio::task::spawn_blocking(move || {
                 let (result, took) = muster_bench::timed(|| {
                     TrialResult::from_evidence(trial, &evidence, None, InstructionSet::best())
