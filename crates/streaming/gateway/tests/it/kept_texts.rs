@@ -178,7 +178,12 @@ async fn an_answer_that_its_client_left_is_kept_without_its_body_so_that_nothing
 
 #[tokio::test]
 async fn a_miner_that_pads_an_answer_far_beyond_the_own_miners_loses_its_session_and_no_proof() {
-    let world = World::new(|settings| settings.services[0].tokenizer = Some(tokenizer_file())).await;
+    let world = World::new(|settings| {
+        settings.services[0].tokenizer = Some(tokenizer_file());
+        // A session that ends takes its time, and the next one comes up meanwhile.
+        settings.max_sessions = 2;
+    })
+    .await;
     let padded = async |world: &World| {
         world.pace().unread.store(110_000, Ordering::SeqCst);
         let (id, body) = world.exchange(KEY, &chat("tiny", 8)).await;
