@@ -36,6 +36,8 @@ use crate::session_queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue
 const CHECK: Duration = Duration::from_secs(5);
 /// How long an executor may take to clear up after a lease before its connection is cut.
 const CLEAR_UP: Duration = Duration::from_secs(90);
+/// The most jobs to which an executor may come back.
+const MAX_RETURNING: usize = 256;
 
 /// The server of the port on which persistent executors connect.
 pub struct PersistentServer {
@@ -178,6 +180,7 @@ impl PersistentServer {
             ip: ip.to_string(),
             open: HashMap::new(),
             from_before: hello.busy.min(hello.capacity),
+            may_return: usize::try_from(hello.busy).map_or(MAX_RETURNING, |busy| busy.min(MAX_RETURNING)),
             work: FuturesUnordered::new(),
         };
         let why = visit.run(session, seat, orders).await;
@@ -195,6 +198,8 @@ struct ExecutorSession<'a> {
     open: HashMap<AttemptId, OpenLease>,
     /// Jobs of an earlier connection that still take a place of the executor.
     from_before: u32,
+    /// Jobs to which the executor may come back at a time: as many as it stated, which may be more than it may run now.
+    may_return: usize,
     work: FuturesUnordered<BoxFuture<'static, LeaseClosing>>,
 }
 
@@ -315,11 +320,12 @@ impl ExecutorSession<'_> {
         let attempt = message.attempt().ok_or("the message names no attempt")?;
         if let ExecutorToMiner::MusterReattach(back) = message {
             let back_already = self.open.values().filter(|open| open.from_before).count();
-            let stated = usize::try_from(self.from_before).unwrap_or(usize::MAX);
-            if back_already >= stated || self.open.contains_key(&attempt) {
-                return Err(format!(
-                    "the executor comes back to attempt {attempt}, and stated no further job when it connected"
-                ));
+            if back_already >= self.may_return || self.open.contains_key(&attempt) {
+                let details = "the executor stated no further job when it connected".to_owned();
+                let cancel = Frame(cancel_frame(attempt, details).into());
+                // The next read notices an executor that cannot be reached.
+                let _ = sender.send(&cancel).await;
+                return Ok(());
             }
             seat.serve(attempt);
             self.take_back(back, sender.clone());

@@ -456,8 +456,14 @@ async fn an_executor_comes_back_to_no_more_jobs_than_it_stated() {
     assert_eq!(cancel.job_uuid, unknown);
     for attempt in [unknown, new_attempt()] {
         executor.send_message(&back(attempt)).await;
-        let error = executor.receive_error().await;
-        assert!(error.contains("stated no further job"), "{error}");
+        let MinerToExecutor::MusterCancelJob(cancel) = executor.receive().await else {
+            panic!("it is not sent away")
+        };
+        assert!(
+            cancel.reason.contains("stated no further job"),
+            "{}",
+            cancel.reason
+        );
     }
     place.miner.stop().await;
 }

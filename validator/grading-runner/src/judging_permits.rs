@@ -15,7 +15,7 @@ const SHARE_OF_ONE: usize = 4;
 /// The openings of one miner that may run out of time before its further ones are waited for less.
 const PATIENT_WITH: u32 = 3;
 /// The wait for a further opening of such a miner.
-const SHORT_WAIT: Duration = Duration::from_secs(2);
+const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 /// The permits of all batches.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl JudgingPermits {
         let lane = {
             let mut miners = self.miners.lock();
             // Only the map itself knows the others.
-            miners.retain(|known, lane| *known == miner || Arc::strong_count(lane) > 1);
+            miners.retain(|_, lane| Arc::strong_count(lane) > 1);
             let new = || {
                 Arc::new(MinerLane {
                     permits: Arc::new(Semaphore::new(self.of_one)),
@@ -119,13 +119,9 @@ mod tests {
         assert_eq!(third.patience(), Some(SHORT_WAIT), "after three");
         assert_eq!(other.patience(), None);
         drop((waiting, third));
-        let again = permits.acquire(miner(1)).now_or_never().unwrap().unwrap();
-        assert_eq!(
-            again.patience(),
-            Some(SHORT_WAIT),
-            "its lane was not forgotten yet"
-        );
-        drop((again, other));
+        let later = permits.acquire(miner(1)).now_or_never().unwrap().unwrap();
+        assert_eq!(later.patience(), None, "a later round begins anew");
+        drop((later, other));
         drop(permits.acquire(miner(3)).now_or_never().unwrap());
         assert_eq!(
             permits.miners.lock().len(),

@@ -50,7 +50,8 @@ pub struct SecondHeader {
 }
 
 impl Store {
-    /// Notes a reading. The first header of a bucket that was read stays; it takes the place of a reading without one.
+    /// Notes a reading. The first header of a bucket that was read stays. It takes the place of a reading without one,
+    /// as does a later reading without one.
     ///
     /// # Errors
     /// The database fails.
@@ -63,7 +64,7 @@ impl Store {
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (genesis, author, bucket) DO UPDATE SET \
                  digest = excluded.digest, list = excluded.list, header = excluded.header, \
                  seen_block = excluded.seen_block, seen_at = excluded.seen_at \
-                 WHERE audit_header_notes.digest = '' AND excluded.digest <> ''",
+                 WHERE audit_header_notes.digest = ''",
                 [
                     draft.chain.genesis.clone().into(),
                     reading.author.to_string().into(),
@@ -137,16 +138,34 @@ impl Store {
         .await
     }
 
-    /// The validators that signed two headers of one bucket, the newest first.
+    /// The two headers of one bucket that a validator signed; `None` if none are known.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn second_headers(&self) -> Result<Vec<SecondHeader>> {
-        let rows = sqlx::query(
-            "SELECT author, bucket, first, second, seen_at FROM audit_second_headers WHERE genesis = $1 \
-             ORDER BY seen_at DESC, author",
+    pub async fn second_header_of(&self, author: ValidatorKey) -> Result<Option<SecondHeader>> {
+        let row = sqlx::query(
+            "SELECT author, bucket, first, second, seen_at FROM audit_second_headers \
+             WHERE genesis = $1 AND author = $2",
         )
         .bind(self.chain().genesis)
+        .bind(author.to_string())
+        .fetch_optional(&self.pool)
+        .await
+        .during("look for two headers of a validator")?;
+        row.as_ref().map(second_from).transpose()
+    }
+
+    /// The validators that signed two headers of one bucket, the newest first, at most `limit`.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn second_headers(&self, limit: u32) -> Result<Vec<SecondHeader>> {
+        let rows = sqlx::query(
+            "SELECT author, bucket, first, second, seen_at FROM audit_second_headers WHERE genesis = $1 \
+             ORDER BY seen_at DESC, author LIMIT $2",
+        )
+        .bind(self.chain().genesis)
+        .bind(i64::from(limit))
         .fetch_all(&self.pool)
         .await
         .during("list the validators that signed two headers")?;

@@ -33,7 +33,7 @@ use crate::adoption_rule::AdoptionRule;
 use crate::rescore_budget::RescoreBudget;
 
 /// Blocks between two readings of the others' lists.
-const READ_EVERY: u64 = 5;
+pub(crate) const READ_EVERY: u64 = 5;
 /// The time in which only a bounded number of bundles of one author is read.
 const DAY: Duration = Duration::from_secs(86_400);
 

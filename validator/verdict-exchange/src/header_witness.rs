@@ -12,8 +12,12 @@ use muster_response_proof::{BucketHeader, BucketNumber, Envelope};
 use muster_validator_store::{HeaderReading, SecondHeader};
 
 use crate::adoption_rule::count_independent;
+use crate::exchange::READ_EVERY;
 use crate::statements::HeaderNote;
 
+/// Blocks by which the newest final block, which readers see, may lie behind the newest one, whose hash an author may
+/// know: a reading counts only where even so the draw block did not exist.
+const FINALITY_BLOCKS: u64 = 6;
 /// Further validators whose notes take the place of a reading of this validator's own.
 const LEAST_NOTES: usize = 2;
 /// The most lists of one bundle that are looked after.
@@ -43,10 +47,22 @@ pub(crate) enum ListWitness {
     Open,
 }
 
-/// The bucket that has ended and whose draw block comes next, if there is one at this block: its header can be noted.
+/// The bucket that has ended and whose draw block cannot exist yet, if there is one at this final block: its header can
+/// be noted.
 pub(crate) fn noted_bucket(block: u64) -> Option<BucketNumber> {
     let ended = BucketNumber(BucketNumber::of_block(block).0.checked_sub(1)?);
-    (block < ended.draw_block()).then_some(ended)
+    is_before_draw(block, ended).then_some(ended)
+}
+
+/// Whether the draw block of a bucket cannot exist when this block is the newest final one.
+fn is_before_draw(block: u64, bucket: BucketNumber) -> bool {
+    block.saturating_add(FINALITY_BLOCKS) < bucket.draw_block()
+}
+
+/// Whether a page that showed no header when this block was the newest final one shows none in time: the next reading
+/// comes too late.
+fn is_last_reading(block: u64, bucket: BucketNumber) -> bool {
+    !is_before_draw(block.saturating_add(READ_EVERY), bucket)
 }
 
 /// The headers that commit to a bundle's lists of own prompts, at most [`MOST_LISTS`]. The bundle replays, so its
@@ -91,16 +107,19 @@ pub(crate) fn witness_of(
     if first.is_some_and(|first| first < header.bucket.0) {
         return ListWitness::Unseen;
     }
+    let in_time = |block: u64| is_before_draw(block, header.bucket);
+    // A page that was read too early, and not again, was not read in its time.
+    let own = own.filter(|own| own.header.is_some() || is_last_reading(own.block, header.bucket));
     match own {
         Some(reading) => {
             let is_it = reading
                 .header
                 .as_ref()
                 .is_some_and(|read| read.digest == header.digest);
-            if is_it && reading.block < header.bucket.draw_block() {
+            if is_it && in_time(reading.block) {
                 ListWitness::Seen
             } else {
-                // Nobody's word stands against what was read here.
+                // Nobody's word stands against an own reading.
                 ListWitness::Unseen
             }
         }
@@ -109,7 +128,7 @@ pub(crate) fn witness_of(
                 note.author == author
                     && note.bucket == header.bucket.0
                     && note.header == header.digest
-                    && note.block < header.bucket.draw_block()
+                    && in_time(note.block)
             });
             let seen_by = count_independent(saw_it.map(|note| note.validator), (author, me), metagraph);
             if seen_by.len() >= LEAST_NOTES {
@@ -223,22 +242,26 @@ mod tests {
     fn a_header_is_noted_between_the_end_of_its_bucket_and_its_draw_block() {
         assert_eq!(noted_bucket(24), None, "no bucket has ended");
         assert_eq!(
-            (noted_bucket(125), noted_bucket(136)),
+            (noted_bucket(125), noted_bucket(130)),
             (Some(BUCKET), Some(BUCKET))
         );
-        assert_eq!((noted_bucket(124), noted_bucket(137)), (None, None));
-        assert_eq!(BUCKET.draw_block(), 137);
+        assert_eq!((noted_bucket(124), noted_bucket(131)), (None, None));
+        assert_eq!(
+            BUCKET.draw_block(),
+            137,
+            "the newest block may be six blocks further"
+        );
     }
 
     #[test]
     fn an_own_reading_goes_before_everybodys_word() {
         let two = [note(3, "it", 130), note(4, "it", 130)];
         assert_eq!(
-            witness(Some(&reading(Some("it"), 136)), Some(4), &[]),
+            witness(Some(&reading(Some("it"), 130)), Some(4), &[]),
             ListWitness::Seen
         );
         assert_eq!(
-            witness(Some(&reading(Some("it"), 137)), None, &two),
+            witness(Some(&reading(Some("it"), 131)), None, &two),
             ListWitness::Unseen
         );
         assert_eq!(
@@ -248,6 +271,12 @@ mod tests {
         assert_eq!(
             witness(Some(&reading(Some("other"), 130)), None, &two),
             ListWitness::Unseen
+        );
+        let early = witness(Some(&reading(None, 125)), None, &two);
+        assert_eq!(
+            early,
+            ListWitness::Seen,
+            "the header came after a reading that was not repeated"
         );
         let earlier = witness(Some(&reading(Some("it"), 130)), Some(3), &two);
         assert_eq!(
@@ -262,12 +291,12 @@ mod tests {
         assert_eq!(witness(None, None, &[]), ListWitness::Open);
         assert_eq!(witness(None, None, &[note(3, "it", 130)]), ListWitness::Open);
         assert_eq!(
-            witness(None, None, &[note(3, "it", 130), note(4, "it", 136)]),
+            witness(None, None, &[note(3, "it", 130), note(4, "it", 130)]),
             ListWitness::Seen
         );
         for second in [
             note(3, "it", 130),
-            note(4, "it", 137),
+            note(4, "it", 131),
             note(4, "other", 130),
             note(1, "it", 130),
             note(2, "it", 130),
@@ -298,7 +327,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_word_of_others_makes_a_list_count_that_was_not_shown_here(
-            notes in proptest::collection::vec((1u8..9, 100u64..150), 0..12), block in 100u64..150,
+            notes in proptest::collection::vec((1u8..9, 100u64..150), 0..12), block in 126u64..150,
         ) {
             let notes: Vec<_> = notes.into_iter().map(|(by, block)| note(by, "it", block)).collect();
             for read in [reading(None, block), reading(Some("other"), block)] {

@@ -84,7 +84,7 @@ pub async fn view_exchange(store: &Store, limit: u32, now: Timestamp) -> Result<
             .into_iter()
             .map(|(validator, test)| view_test(validator, test, now))
             .collect(),
-        second_headers: store.second_headers().await?,
+        second_headers: store.second_headers(limit).await?,
     })
 }
 

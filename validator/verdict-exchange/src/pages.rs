@@ -23,7 +23,7 @@ use crate::statements::{HeaderNote, open_text, sign_text};
 /// Bundles, and statements, of a list at most.
 const MOST_SHOWN: u32 = 256;
 /// Pairs of headers in a list at most.
-const MOST_PAIRS: usize = 16;
+const MOST_PAIRS: u32 = 16;
 /// The largest text of a header that is taken, in bytes.
 const MAX_HEADER_BYTES: usize = 4_096;
 
@@ -103,10 +103,9 @@ async fn shown(pages: &ExchangePages) -> Result<ShownList, StoreError> {
             .map(|test| test.statement),
         header: (pages.newest_header)().await?,
         second_headers: store
-            .second_headers()
+            .second_headers(MOST_PAIRS)
             .await?
             .into_iter()
-            .take(MOST_PAIRS)
             .map(|found| (found.first, found.second))
             .collect(),
     })

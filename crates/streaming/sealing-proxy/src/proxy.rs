@@ -54,8 +54,10 @@ pub struct SealingProxy {
     co_grader_permits: Arc<Semaphore>,
     limits: Limits,
     permits: Arc<Semaphore>,
-    /// A permit for each byte of the bodies that are held.
+    /// A permit for each byte of the bodies that are held for the engine.
     body_room: Arc<Semaphore>,
+    /// The same for the grader: bodies of users take none of it.
+    co_grader_room: Arc<Semaphore>,
     tasks: Tasks,
 }
 
@@ -87,6 +89,9 @@ impl SealingProxy {
             co_grader_permits: Arc::new(Semaphore::new(MAX_CO_GRADER_REQUESTS)),
             permits: Arc::new(Semaphore::new(limits.in_flight)),
             body_room: Arc::new(Semaphore::new(limits.requests)),
+            co_grader_room: Arc::new(Semaphore::new(
+                limits.request.saturating_mul(MAX_CO_GRADER_REQUESTS),
+            )),
             limits,
             tasks,
         })
@@ -150,7 +155,8 @@ impl SealingProxy {
             let response = PendingResponse::begin(&self.signer, facts, input, permit);
             return Ok(upgrade::answer(self, head, response).await);
         }
-        let accepted = self.accept(&mut head, body, facts, http2, permit).await?;
+        let permits = (permit, &self.body_room);
+        let accepted = self.accept(&mut head, body, facts, http2, permits).await?;
         Ok(self.ask(&self.upstream, head, accepted).await)
     }
 
@@ -165,19 +171,19 @@ impl SealingProxy {
         Ok(permit)
     }
 
-    /// Collects a request's body and begins its response.
+    /// Collects a request's body within the room for bodies, and begins its response.
     async fn accept<B>(
         &self,
         head: &mut Parts,
         body: B,
         facts: RequestFacts,
         http2: bool,
-        permit: OwnedSemaphorePermit,
+        (permit, room): (OwnedSemaphorePermit, &Arc<Semaphore>),
     ) -> Result<AcceptedRequest, RequestRejection>
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        let body = request_intake::collect(body, &self.limits, &self.body_room).await?;
+        let body = request_intake::collect(body, &self.limits, room).await?;
         let input = digest_input(self.signer.scheme(), &body.bytes);
         let client = ClientFeatures {
             http2,
@@ -212,7 +218,8 @@ impl SealingProxy {
             return Err(RequestRejection::NotFound);
         };
         let permit = self.permit(&self.co_grader_permits)?;
-        let accepted = self.accept(&mut head, body, facts, http2, permit).await?;
+        let permits = (permit, &self.co_grader_room);
+        let accepted = self.accept(&mut head, body, facts, http2, permits).await?;
         head.uri = Uri::from(co_grader.path_for(&head.method));
         let started = tokio::select! {
             biased;

@@ -216,7 +216,7 @@ impl Convicting {
                     list: header.canaries,
                     text: text.clone(),
                 }),
-                block: header.bucket.draw_block() - 1,
+                block: header.bucket.last_block() + 1,
                 at: now(),
             }
         };
@@ -416,6 +416,7 @@ async fn a_conviction_counts_only_by_lists_whose_headers_were_seen_before_their_
             .iter()
             .map(|reading| HeaderReading {
                 header: None,
+                block: reading.block + 5,
                 ..reading.clone()
             })
             .collect();
@@ -513,9 +514,19 @@ async fn a_header_is_noted_before_its_draw_block_and_its_note_is_signed() {
         share_root: Digest::of(b""),
         canaries: Digest::of(list),
     };
+    // A pair by a key that nobody has registered is passed on by nobody.
+    let stranger = Keypair::from_uri("//Stranger").unwrap();
+    let made_up = |list: &[u8]| {
+        let header = BucketHeader {
+            validator: ValidatorKey(stranger.hotkey()),
+            ..header(1, list)
+        };
+        sign_text(&stranger, &header)
+    };
     let show = |header: &BucketHeader| {
         let list = ShownList {
             header: Some(sign_text(&keypair, header)),
+            second_headers: vec![(made_up(b"one"), made_up(b"other"))],
             ..ShownList::default()
         };
         author.server.replace("/audits", list.to_text().as_bytes());
@@ -538,7 +549,7 @@ async fn a_header_is_noted_before_its_draw_block_and_its_note_is_signed() {
     show(&header(first, b"list"));
     // Block by block from the end of the bucket, until the validator has come by.
     let seen = async {
-        for block in first * 25 + 25..first * 25 + 37 {
+        for block in first * 25 + 25..first * 25 + 31 {
             world.chain.seal_to(block);
             world.seen(block).await;
             // The pages answer twenty requests a second.

@@ -14,6 +14,7 @@ use muster_store::StoreError;
 use muster_validator_store::{AuditOffer, OfferState, StoredEndorsement, StoredSelfTest};
 
 use super::{DAY, Moment, VerdictExchange};
+use crate::header_witness::shown_headers;
 use crate::offered_bundle::read_bundle;
 use crate::self_test::is_news;
 use crate::shown_list::{MAX_LIST_BYTES, ShownBundle, ShownList, plan_fetches};
@@ -40,6 +41,12 @@ impl VerdictExchange {
             .buffer_unordered(READ_AT_ONCE)
             .collect()
             .await;
+        // Before any bundle is read, which takes time.
+        for (peer, _, list) in &lists {
+            if let Some(list) = list {
+                self.note_shown_header(moment, *peer, list).await?;
+            }
+        }
         for (peer, address, list) in lists {
             if let Some(list) = list {
                 self.read_shown(moment, peer, address, list).await?;
@@ -56,7 +63,6 @@ impl VerdictExchange {
         list: ShownList,
     ) -> Result<(), StoreError> {
         let now = self.deps.clock.now();
-        self.note_shown_header(moment, peer, &list).await?;
         if let Some(text) = &list.self_test
             && let Some(test) = open_text::<SelfTestStatement>(text, peer, moment.subnet)
         {
@@ -125,6 +131,9 @@ impl VerdictExchange {
             // The process stops.
             return Ok(());
         };
+        if let Ok((_, bundle)) = &read {
+            self.look_for_second(author, &shown_headers(bundle)).await?;
+        }
         let read = match read {
             Ok((says, bundle)) => {
                 let subnet = &self.deps.subnet;

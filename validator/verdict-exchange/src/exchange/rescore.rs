@@ -100,6 +100,10 @@ impl VerdictExchange {
             .filter_map(|(digest, finding)| Some((*digest, finding?)))
             .collect();
         let judged = test.judge(&found);
+        // Lists that do not count here may have been what the author's evidence needs: that contradicts nobody.
+        if !judged.convicts && witnesses.open + witnesses.unseen > 0 {
+            return Ok(self.explain_shortfall(moment, offer, &witnesses));
+        }
         // A reference that fails contradicts nobody.
         if found.len() < digests.len() && !judged.convicts {
             let why = format!(
@@ -127,8 +131,10 @@ impl VerdictExchange {
                 witnesses.open
             );
             let later = self.note_failure(moment, offer, 0, why);
+            // Others may be asked again soon.
             if let Some(noted) = self.tries.get_mut(&(offer.author, offer.digest)) {
-                noted.not_before = moment.block.saturating_add(READ_EVERY);
+                let head = self.deps.subnet.head().map_or(moment.block, |head| head.0);
+                noted.not_before = head.max(moment.block).saturating_add(READ_EVERY);
             }
             return later;
         }

@@ -1,6 +1,7 @@
 //! Witness: notes the headers that others show, and finds who saw those that a bundle rests on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
@@ -22,7 +23,9 @@ const MAX_NOTE_BYTES: usize = 1_024;
 /// The lists of a bundle of which others are asked at a time.
 const ASKED_LISTS: usize = 32;
 /// Requests for notes at a time.
-const ASKED_AT_ONCE: usize = 8;
+const ASKED_AT_ONCE: usize = 64;
+/// The time in which notes are waited for.
+const NOTES_LIMIT: Duration = Duration::from_secs(8);
 /// Pairs of headers in another validator's list that are looked at.
 const MOST_PAIRS: usize = 16;
 
@@ -89,13 +92,12 @@ impl VerdictExchange {
         Ok(())
     }
 
-    /// Two headers of one bucket that one validator signed; `None` if they are not.
+    /// Two headers of one bucket that one validator with a permit signed; `None` if they are not.
     fn read_pair(&self, moment: &Moment, first: &str, second: &str) -> Option<SecondHeader> {
-        let author = Envelope::<BucketHeader>::from_text(first)
-            .ok()?
-            .statement()
-            .ok()?
-            .validator;
+        let stated = Envelope::<BucketHeader>::from_text(first).ok()?;
+        let author = stated.statement().ok()?.validator;
+        // Anybody can make up keys.
+        moment.metagraph.find(&author.0).filter(|neuron| neuron.permit)?;
         let opened = |text: &str| open_text::<BucketHeader>(text, author, moment.subnet);
         let (one, other) = (opened(first)?, opened(second)?);
         (one.bucket == other.bucket && one != other).then(|| SecondHeader {
@@ -109,7 +111,7 @@ impl VerdictExchange {
 
     /// Compares headers that their author signed with those that were read of the same buckets, and stores the first
     /// pair that differs. Returns its bucket.
-    async fn look_for_second(
+    pub(super) async fn look_for_second(
         &self,
         author: ValidatorKey,
         shown: &[ShownHeader],
@@ -131,9 +133,8 @@ impl VerdictExchange {
 
     /// A bucket of which this validator signed two headers; `None` if none is known.
     pub(super) async fn signed_twice(&self, author: ValidatorKey) -> Result<Option<u64>, StoreError> {
-        let known = self.deps.store.second_headers().await?;
-        let of_author = known.into_iter().find(|found| found.author == author);
-        Ok(of_author.map(|found| found.bucket))
+        let found = self.deps.store.second_header_of(author).await?;
+        Ok(found.map(|found| found.bucket))
     }
 
     /// Which of a bundle's lists of own prompts count. Others are asked about those that were not read here.
@@ -149,22 +150,25 @@ impl VerdictExchange {
             ..ListWitnesses::default()
         };
         let keys = (author, ValidatorKey(self.deps.keypair.hotkey()));
-        let mut asked = 0;
+        let mut known = Vec::new();
         for header in committing_headers(bundle) {
             let own = store.header_reading(author, header.bucket.0).await?;
             let first = store.first_bucket_with_list(author, &header.list).await?;
-            let witness = |notes: &[HeaderNote]| {
-                witness_of(&header, own.as_ref(), first, notes, keys, &moment.metagraph)
-            };
-            let witness = match witness(&[]) {
-                ListWitness::Open if asked < ASKED_LISTS => {
-                    asked += 1;
-                    witness(&self.ask_notes(moment, author, header.bucket.0).await)
-                }
-                known @ (ListWitness::Seen | ListWitness::Unseen | ListWitness::Open) => known,
-            };
-            match witness {
-                ListWitness::Seen => drop(found.seen.insert(header.list)),
+            known.push((header, own, first));
+        }
+        let witness = |(header, own, first): &(ShownHeader, _, _), notes: &[HeaderNote]| {
+            let own: &Option<HeaderReading> = own;
+            witness_of(header, own.as_ref(), *first, notes, keys, &moment.metagraph)
+        };
+        let open = known.iter().filter(|one| witness(one, &[]) == ListWitness::Open);
+        let buckets: Vec<u64> = open
+            .take(ASKED_LISTS)
+            .map(|(header, _, _)| header.bucket.0)
+            .collect();
+        let notes = self.ask_notes(moment, author, &buckets).await;
+        for one in &known {
+            match witness(one, &notes) {
+                ListWitness::Seen => drop(found.seen.insert(one.0.list)),
                 ListWitness::Unseen => found.unseen += 1,
                 ListWitness::Open => found.open += 1,
             }
@@ -172,24 +176,24 @@ impl VerdictExchange {
         Ok(found)
     }
 
-    /// Asks the others which header of a bucket they read.
-    async fn ask_notes(&self, moment: &Moment, author: ValidatorKey, bucket: u64) -> Vec<HeaderNote> {
+    /// Asks the others which headers of these buckets they read. Answers that come too late are not waited for.
+    async fn ask_notes(&self, moment: &Moment, author: ValidatorKey, buckets: &[u64]) -> Vec<HeaderNote> {
         let peers = self.deps.peers.borrow().clone();
-        let path = format!("/audits/notes/{author}/{bucket}");
-        let ask = |(peer, address)| {
-            let path = &path;
-            async move {
-                let text = self.fetcher.fetch_text(address, path, MAX_NOTE_BYTES).await;
-                open_text::<HeaderNote>(text.ok()??.trim(), peer, moment.subnet)
+        let mut asked = Vec::new();
+        for (peer, address) in peers.into_iter().filter(|(peer, _)| *peer != author) {
+            for bucket in buckets {
+                let path = format!("/audits/notes/{author}/{bucket}");
+                asked.push(
+                    async move {
+                        let text = self.fetcher.fetch_text(address, &path, MAX_NOTE_BYTES).await;
+                        open_text::<HeaderNote>(text.ok()??.trim(), peer, moment.subnet)
+                    }
+                    .boxed(),
+                );
             }
-            .boxed()
-        };
-        let asked: Vec<_> = peers
-            .into_iter()
-            .filter(|(peer, _)| *peer != author)
-            .map(ask)
-            .collect();
+        }
         let answers = stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
+        let answers = answers.take_until(tokio::time::sleep(NOTES_LIMIT));
         answers.filter_map(async |note| note).collect().await
     }
 }
