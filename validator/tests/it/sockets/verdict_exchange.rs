@@ -545,7 +545,7 @@ async fn a_header_is_noted_before_its_draw_block_and_its_note_is_signed() {
                 .unwrap()
         })
     };
-    // Block by block from the end of a bucket, until the validator has come by in time: on a slow machine in a later one.
+    // Block by block from the end of a bucket, until the validator comes by in time; on a slow machine in a later one.
     let seen = async {
         for bucket in world.chain.height() / 25 + 2.. {
             show(&header(bucket, b"list"));
