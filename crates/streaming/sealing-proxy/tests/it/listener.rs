@@ -388,6 +388,36 @@ async fn a_grader_beside_the_engine_is_reached_by_one_path_and_its_responses_are
 }
 
 #[tokio::test]
+async fn bodies_of_users_take_no_room_from_the_grader() {
+    let tasks = Tasks::new();
+    let (engine, other) = (hello(&tasks), hello(&tasks));
+    let upstream = Upstream::new(other.address(), &Limits::default(), &tasks);
+    let beside = Arc::new(TestGrader {
+        upstream: Some(upstream),
+        ups: AtomicUsize::new(0),
+    });
+    let kind = Kind {
+        limits: Limits {
+            requests: 4,
+            ..Limits::default()
+        },
+        ..Kind::default()
+    };
+    let rig = Rig::with(tasks.clone(), engine.address(), Some(beside), kind).await;
+    let sent = rig
+        .client
+        .send(Request::post("/v1/x").body(Full::from("12345")).unwrap());
+    assert_eq!(
+        sent.await.unwrap().status().as_u16(),
+        503,
+        "users' bodies have no room"
+    );
+    assert!(engine.heard().is_empty());
+    let told = rig.ask(Request::post(GRADE_PATH), "question").await;
+    assert_eq!(told.head.status.as_u16(), 200);
+}
+
+#[tokio::test]
 async fn without_a_grader_the_path_is_unknown_and_a_grader_that_does_not_start_is_signed_as_failed() {
     let tasks = Tasks::new();
     let engine = hello(&tasks);
