@@ -30,10 +30,9 @@ use muster_validator_store::{Store, genesis_digest};
 use tokio::sync::watch;
 
 use crate::adoption_rule::AdoptionRule;
+use crate::header_witness::READ_EVERY;
 use crate::rescore_budget::RescoreBudget;
 
-/// Blocks between two readings of the others' lists.
-pub(crate) const READ_EVERY: u64 = 5;
 /// The time in which only a bounded number of bundles of one author is read.
 const DAY: Duration = Duration::from_secs(86_400);
 

@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 
 use muster_audit::AuditBundle;
 use muster_chain::Metagraph;
-use muster_protocol::{Digest, ValidatorKey};
+use muster_protocol::{Digest, Timestamp, ValidatorKey};
 use muster_response_proof::{BucketHeader, BucketNumber, Envelope};
 use muster_validator_store::{HeaderReading, SecondHeader};
 
 use crate::adoption_rule::count_independent;
-use crate::exchange::READ_EVERY;
-use crate::statements::HeaderNote;
+use crate::statements::{HeaderNote, open_text};
 
+/// Blocks between two readings of the others' lists.
+pub(crate) const READ_EVERY: u64 = 5;
 /// Blocks by which the newest final block, which readers see, may lie behind the newest one, whose hash an author may
 /// know: a reading counts only where even so the draw block did not exist.
 const FINALITY_BLOCKS: u64 = 6;
@@ -82,6 +83,12 @@ pub(crate) fn shown_headers(bundle: &AuditBundle) -> Vec<ShownHeader> {
         .collect()
 }
 
+/// The header in a text that this validator signed for this subnet; `None` if it is no such text.
+pub(crate) fn open_header(text: &str, author: ValidatorKey, subnet: (Digest, u16)) -> Option<ShownHeader> {
+    open_text::<BucketHeader>(text, author, subnet)?;
+    read_header(text)
+}
+
 fn read_header(text: &str) -> Option<ShownHeader> {
     let envelope = Envelope::<BucketHeader>::from_text(text).ok()?;
     let header = envelope.statement().ok()?;
@@ -145,7 +152,7 @@ pub(crate) fn find_second(
     shown: &[ShownHeader],
     read: &BTreeMap<u64, HeaderReading>,
     author: ValidatorKey,
-    at: muster_protocol::Timestamp,
+    at: Timestamp,
 ) -> Option<SecondHeader> {
     shown.iter().find_map(|header| {
         let first = read.get(&header.bucket.0)?.header.as_ref()?;
@@ -162,7 +169,7 @@ pub(crate) fn find_second(
 #[cfg(test)]
 mod tests {
     use muster_chain::{BlockNumber, Netuid, Neuron, Uid};
-    use muster_protocol::{Hotkey, Timestamp};
+    use muster_protocol::Hotkey;
     use muster_validator_store::ReadHeader;
     use proptest::prelude::*;
 

@@ -15,10 +15,11 @@ use muster_process::error::Causes;
 use muster_protocol::{Digest, Hotkey, ValidatorKey};
 use muster_response_proof::{BucketHeader, Envelope};
 use muster_store::StoreError;
-use muster_validator_store::{HeaderReading, SecondHeader, Store, genesis_digest};
+use muster_validator_store::{HeaderReading, Store, genesis_digest};
 
+use crate::header_witness::{ShownHeader, find_second, open_header};
 use crate::shown_list::{ShownBundle, ShownList};
-use crate::statements::{HeaderNote, open_text, sign_text};
+use crate::statements::{HeaderNote, sign_text};
 
 /// Bundles, and statements, of a list at most.
 const MOST_SHOWN: u32 = 256;
@@ -142,16 +143,18 @@ fn sign_note(pages: &ExchangePages, reading: Option<HeaderReading>) -> Option<St
 /// Anybody may show it, since its author signed it.
 async fn object(State(pages): State<ExchangePages>, text: String) -> Response {
     let text = text.trim();
-    let read = Envelope::<BucketHeader>::from_text(text).and_then(|envelope| Ok(envelope.statement()?));
-    let opened = match (read, pages.subnet()) {
-        (Ok(header), Some(subnet)) => open_text::<BucketHeader>(text, header.validator, subnet),
-        (Err(_), _) | (_, None) => None,
-    };
-    let Some(header) = opened else {
+    let author = Envelope::<BucketHeader>::from_text(text)
+        .and_then(|envelope| Ok(envelope.statement()?.validator))
+        .ok();
+    let opened = author.zip(pages.subnet()).and_then(|(author, subnet)| {
+        let header = open_header(text, author, subnet)?;
+        Some((author, header))
+    });
+    let Some((author, header)) = opened else {
         let why = "the text is no header of this subnet that its validator signed";
         return (StatusCode::BAD_REQUEST, why).into_response();
     };
-    match compare_headers(&pages, &header, text).await {
+    match compare_headers(&pages, author, header).await {
         Ok(true) => StatusCode::NO_CONTENT.into_response(),
         Ok(false) => {
             let why = "this validator has read no other header of that bucket";
@@ -164,29 +167,18 @@ async fn object(State(pages): State<ExchangePages>, text: String) -> Response {
 /// Stores a header if another one was read of its bucket, and returns whether that is so.
 async fn compare_headers(
     pages: &ExchangePages,
-    header: &BucketHeader,
-    text: &str,
+    author: ValidatorKey,
+    header: ShownHeader,
 ) -> Result<bool, StoreError> {
-    let author = header.validator;
-    let reading = pages.store.header_reading(author, header.bucket.0).await?;
-    let first = reading.and_then(|reading| reading.header);
-    let Some(first) = first.filter(|first| first.text != text) else {
+    let bucket = header.bucket.0;
+    let reading = pages.store.header_reading(author, bucket).await?;
+    let read = reading.map(|reading| (bucket, reading)).into_iter().collect();
+    let Some(found) = find_second(&[header], &read, author, pages.clock.now()) else {
         return Ok(false);
     };
-    let is_other =
-        Envelope::<BucketHeader>::from_text(text).is_ok_and(|other| other.digest() != first.digest);
-    if is_other {
-        let found = SecondHeader {
-            author,
-            bucket: header.bucket.0,
-            first: first.text,
-            second: text.to_owned(),
-            seen_at: pages.clock.now(),
-        };
-        tracing::error!(%author, bucket = found.bucket, "a validator has signed two headers of one bucket");
-        pages.store.put_second_header(&found).await?;
-    }
-    Ok(is_other)
+    tracing::error!(%author, bucket, "a validator has signed two headers of one bucket");
+    pages.store.put_second_header(&found).await?;
+    Ok(true)
 }
 
 /// The text of a bundle whose verdict counts here: the digest is that of the answer's bytes.

@@ -175,6 +175,12 @@ impl OwnTest {
         scorable.map(|(digest, _)| digest).collect()
     }
 
+    /// Whether the author's scores give 64 times as much evidence as is needed, so that own scores of an honest
+    /// reference, which differ a little, convict as well.
+    pub fn states_amply(&self) -> bool {
+        self.stated_run(SLACK * OWN_EVIDENCE).is_some()
+    }
+
     /// Tests the answers by own findings. An answer without one counts for the miner.
     pub fn judge(&self, own: &BTreeMap<Digest, AnswerFinding>) -> OwnJudgement {
         let found = |position: &TestedPosition| own.get(&position.scorable?.0);

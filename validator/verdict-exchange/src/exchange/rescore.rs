@@ -67,7 +67,9 @@ impl VerdictExchange {
         ) else {
             return Ok(Rescoring::Later("its text is not there any more".to_owned()));
         };
-        let Ok(bundle) = serde_json::from_str::<AuditBundle>(&text) else {
+        // A text may have some megabytes.
+        let parsing = tokio::task::spawn_blocking(move || serde_json::from_str::<AuditBundle>(&text));
+        let Ok(Ok(bundle)) = parsing.await else {
             return Ok(Rescoring::Later("its text cannot be read any more".to_owned()));
         };
         let witnesses = self.find_witnesses(moment, offer.author, &bundle).await?;
@@ -85,7 +87,10 @@ impl VerdictExchange {
             Ok(Err(why)) => return Ok(self.note_failure(moment, offer, MOST_TRIES, why)),
             Err(error) => return Ok(self.note_failure(moment, offer, 1, error.to_string())),
         };
-        if chosen.is_empty() {
+        // Where lists do not count, the rest has to suffice amply, so that a reference that does not bear it out
+        // contradicts its author.
+        let lacks_lists = witnesses.open + witnesses.unseen > 0;
+        if chosen.is_empty() || (lacks_lists && !test.states_amply()) {
             return Ok(self.explain_shortfall(moment, offer, &witnesses));
         }
         let digests: Vec<Digest> = chosen.iter().map(|pair| pair.digest).collect();
@@ -100,10 +105,6 @@ impl VerdictExchange {
             .filter_map(|(digest, finding)| Some((*digest, finding?)))
             .collect();
         let judged = test.judge(&found);
-        // Lists that do not count here may have been what the author's evidence needs: that contradicts nobody.
-        if !judged.convicts && witnesses.open + witnesses.unseen > 0 {
-            return Ok(self.explain_shortfall(moment, offer, &witnesses));
-        }
         // A reference that fails contradicts nobody.
         if found.len() < digests.len() && !judged.convicts {
             let why = format!(
@@ -116,7 +117,7 @@ impl VerdictExchange {
         Ok(Rescoring::Scored(judged))
     }
 
-    /// Why not even the author's scores convict.
+    /// Why the author's scores do not convict amply by the lists that count.
     fn explain_shortfall(
         &mut self,
         moment: &Moment,

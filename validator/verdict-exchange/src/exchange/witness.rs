@@ -13,7 +13,8 @@ use muster_validator_store::{HeaderReading, ReadHeader, SecondHeader};
 
 use super::{Moment, VerdictExchange};
 use crate::header_witness::{
-    ListWitness, ShownHeader, committing_headers, find_second, noted_bucket, shown_headers, witness_of,
+    ListWitness, ShownHeader, committing_headers, find_second, noted_bucket, open_header, shown_headers,
+    witness_of,
 };
 use crate::shown_list::ShownList;
 use crate::statements::{HeaderNote, open_text};
@@ -51,15 +52,8 @@ impl VerdictExchange {
         list: &ShownList,
     ) -> Result<(), StoreError> {
         let store = &self.deps.store;
-        let shown = list.header.as_deref().and_then(|text| {
-            let header: BucketHeader = open_text(text, author, moment.subnet)?;
-            Some(ShownHeader {
-                bucket: header.bucket,
-                digest: Envelope::<BucketHeader>::from_text(text).ok()?.digest(),
-                list: header.canaries,
-                text: text.to_owned(),
-            })
-        });
+        let shown = list.header.as_deref();
+        let shown = shown.and_then(|text| open_header(text, author, moment.subnet));
         // The answer may have come when the draw block was there already.
         let after = self
             .deps

@@ -386,3 +386,24 @@ fn only_the_worst_of_a_thousand_true_answers_for_each_that_is_shown_convict_an_h
         assert!(convicted(16_000, seed), "a thousand for each");
     }
 }
+
+#[test]
+fn statements_suffice_before_they_suffice_amply() {
+    let own = calibration();
+    let tables: Vec<LikelihoodTable> = widened_tables(&own).into_iter().take(1).collect();
+    // Every answer doubles the evidence.
+    let stated = |answers: usize| OwnTest {
+        tables: tables.clone(),
+        positions: (0..answers)
+            .map(|at| TestedPosition {
+                scorable: Some((name(at), at as u64)),
+                stated: vec![2 * ONE],
+            })
+            .collect(),
+    };
+    let first = |is: fn(&OwnTest) -> bool| (0..99).find(|answers| is(&stated(*answers)));
+    let suffices = first(|test| !test.choose().is_empty()).unwrap();
+    let amply = first(OwnTest::states_amply).unwrap();
+    assert!(suffices >= 38, "alarm and confirmation need 2^37.4: {suffices}");
+    assert_eq!(amply, suffices + 6, "64 times as much are six doublings more");
+}
