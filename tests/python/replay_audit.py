@@ -6,7 +6,7 @@
 Signatures and the proofs of draws are sr25519's, which Python's library has not: this program checks the digests, places, draws
 and sums. It takes the 32 bytes of each draw from FILE (a JSON list with a list of hex texts for each bundle; `muster audit replay
 --json` prints them as "draws"), and does not check who signed. Where a bundle shows keys of nonces, their 32 bytes follow those of
-the draws ("nonce_keys").
+the draws ("nonce_keys"), and those of the keys of its own prompts ("own_keys") come last.
 """
 
 import base64
@@ -21,7 +21,9 @@ BILLION, ONE, CAP = 10**9, 1 << 32, 49570624149
 ENTROPIES, MARGINS = [500, 1500, 3000], [0, 10_000, 50_000, 200_000, 500_000, 1_000_000, 2_000_000]
 SHARES, ALARM, CONFIRMATION, MOST = [100, 30, 10, 3], 182_500_000, 1_000, 1 << 80
 # The formats that show commitments to lists of own prompts, and missing answers.
-COMMITTING = ("muster/audit-bundle/3", "muster/audit-bundle/4")
+COMMITTING = ("muster/audit-bundle/3", "muster/audit-bundle/4", "muster/audit-bundle/5")
+# Of these, the formats whose leaves commit to clients, and the one whose headers name heads of lists.
+TO_CLIENTS, TO_HEADS = COMMITTING[1:], COMMITTING[2]
 # In the place of an answer's counts: its session signed false ids.
 FALSE = "false ids"
 
@@ -117,7 +119,7 @@ class Reader:
 def header(text):
     r = Reader(text, b"muster/audit-bucket/1")
     return r.done({
-        "genesis": r.take(32), "netuid": r.number(2), "validator": r.take(32), "bucket": r.number(8), "answers": r.number(8),
+        "digest": r.digest, "genesis": r.take(32), "netuid": r.number(2), "validator": r.take(32), "bucket": r.number(8), "answers": r.number(8),
         "root": r.take(32), "previous": r.take(32), "shares": r.number(8), "share_root": r.take(32), "canaries": r.take(32),
     })
 
@@ -246,7 +248,8 @@ def tagged(kinds):
 def origin_shape(value):
     if isinstance(value, str):
         return one_of("user", "consenting")(value)
-    tagged({"canary": fields({"position": whole(U64), "length": whole(U64), "salt": ANY_TEXT, "request": ANY_TEXT, "path": DIGEST_PATH})})(value)
+    needed = {"position": whole(U64), "length": whole(U64), "salt": ANY_TEXT, "request": ANY_TEXT, "path": DIGEST_PATH}
+    tagged({"canary": fields(needed, {"list": maybe(raw)})})(value)
 
 
 CALIBRATION = fields({
@@ -278,6 +281,11 @@ ANSWER = fields(
     },
 )
 SHARE = fields({"miner": key, "ppm": whole(U32), "position": whole(U64), "path": DIGEST_PATH})
+LIST = tagged({
+    "sealed": fields({"subject": raw, "terms": raw}),
+    "opened": fields({"miner": key, "salt": ANY_TEXT, "session": raw, "length": whole(U64), "root": raw}),
+})
+COMMITMENT = fields({"header": ANY_TEXT}, {"block_hash": maybe(raw), "key": maybe(lambda value: hexes(value, 96)), "lists": listed(LIST)})
 BUNDLE = fields(
     {
         "format": ANY_TEXT, "genesis": raw, "netuid": whole(U16), "validator": key, "coldkey": key, "miners": listed(key, 256),
@@ -288,7 +296,7 @@ BUNDLE = fields(
     },
     {
         "nonce_keys": listed(fields({"period": whole(U64), "block_hash": raw, "proof": lambda value: hexes(value, 96)})),
-        "commitments": listed(fields({"header": ANY_TEXT, "block_hash": raw})),
+        "commitments": listed(COMMITMENT),
         "unseeded": maybe(CALIBRATION),
     },
 )
@@ -473,26 +481,53 @@ def test(answers, tables):
     return found
 
 
-def forecast(own, tables):
-    """What an adopter finds whose scores are those of the bundle. `own` has the cells of each answer to an own prompt, or None."""
+def forecast(runs, tables):
+    """What an adopter finds whose scores are those of the bundle, and who saw every header in time. A run has the cells of the answer
+    at each of its positions, or None."""
+    own = sum(runs, [])
+    starts = [sum(map(len, runs[:at])) for at in range(len(runs))]
+
     def run(threshold):
-        last = reached(own, True, threshold, tables)
-        if last is None:
-            return None
-        return range(last - (reached(own[:last][::-1], False, threshold, tables) or last), last)
+        for start, part in zip(starts, runs):
+            last = reached(part, True, threshold, tables)
+            if last is not None:
+                return range(start + last - (reached(part[:last][::-1], False, threshold, tables) or last), start + last)
+        return None
 
     span = run(64 * ALARM * CONFIRMATION) or run(ALARM * CONFIRMATION) or range(0)
     worst = {at: max((likelihood(logs, own[at]) for logs in tables), default=0) for at in span if own[at] is not None}
     chosen = sorted((at for at in worst if worst[at] > ONE), key=lambda at: -worst[at])[:16]
-    scored = [cells if at in chosen else None for at, cells in enumerate(own)]
-    return {"positions": len(own), "chosen": len(chosen), "convicts": reached(scored, True, ALARM * CONFIRMATION, tables) is not None}
+    scored = [[cells if start + at in chosen else None for at, cells in enumerate(part)] for start, part in zip(starts, runs)]
+    convicts = any(reached(part, True, ALARM * CONFIRMATION, tables) is not None for part in scored)
+    return {"positions": len(own), "chosen": len(chosen), "convicts": convicts}
 
 
-def own_cells(given, nonce, cells):
+def own_runs(bundle, lists, answered):
+    """The positions of own prompts in the order of their commitment: one run for each chain of headers."""
+    judged = {list_subject(key(miner), bundle["model"]) for miner in bundle["miners"]}
+    runs, anew, before = [], True, None
+    for h in lists["headers"]:
+        anew = anew or before is None or h["previous"] != before
+        before = h["digest"]
+        for subject, digest, length in h["lists"]:
+            if subject not in judged:
+                continue
+            if length is None:
+                anew = True
+                continue
+            for position in range(length):
+                if anew:
+                    runs.append([])
+                anew = False
+                runs[-1].append(answered.get((digest, position)))
+    return runs
+
+
+def own_cells(given, cells):
     """The cells by the first reference of an answer to an own prompt that others can score again, or None."""
     words = given.get("words")
     shown = words is not None and ("scored" in (given.get("outcome") or {}) or words.get("response") is not None)
-    return cells[0] if shown and nonce != "foreign" and not is_unseeded(given) else None
+    return cells[0] if shown and not is_unseeded(given) else None
 
 
 # Bundles.
@@ -525,14 +560,61 @@ def check_buckets(bundle, draws):
     return buckets
 
 
-def check_commitments(bundle):
-    lists, last = {}, -1
+def list_subject(miner, model):
+    return sha(b"muster/own-list-subject/1" + miner + model.encode())
+
+
+def check_commitments(bundle, own_keys):
+    """The lists by their digests (since the fifth format) or roots, and the headers in their order."""
+    lists, last, own_keys, positions = {"by_digest": {}, "by_root": {}, "headers": []}, -1, list(own_keys), 0
     for given in bundle.get("commitments", []):
         h = header(given["header"])
         ours = h["genesis"] == raw(bundle["genesis"]) and h["netuid"] == bundle["netuid"] and h["validator"] == key(bundle["validator"])
-        require(ours and h["bucket"] > last and h["canaries"] not in lists, "a commitment of another subnet, out of order, or a second one")
-        last, lists[h["canaries"]] = h["bucket"], (h["bucket"], raw(given["block_hash"]))
+        require(ours and h["bucket"] > last, "a commitment of another subnet, or out of order")
+        last, block_hash, shown = h["bucket"], given.get("block_hash"), given.get("lists", [])
+        if bundle["format"] != TO_HEADS:
+            require(h["canaries"] not in lists["by_root"] and not shown and given.get("key") is None, "a second commitment, or one of another format")
+            lists["by_root"][h["canaries"]] = h["bucket"], raw(block_hash)
+            continue
+        opens = any("opened" in one for one in shown)
+        require((block_hash is not None) == opens == (given.get("key") is not None), "a key without lists, or lists without one")
+        own_key, digests, h["lists"] = bytes.fromhex(own_keys.pop(0)) if opens else None, [], []
+        for one in shown:
+            if "sealed" in one:
+                subject, terms, length = raw(one["sealed"]["subject"]), raw(one["sealed"]["terms"]), None
+            else:
+                opened, length = one["opened"], one["opened"]["length"]
+                numbers = raw(opened["session"]) + struct.pack(">Q", length) + raw(opened["root"])
+                subject = list_subject(key(opened["miner"]), bundle["model"])
+                terms = sha(b"muster/own-list-terms/1" + hexes(opened["salt"], 32) + numbers)
+            digests.append(sha(b"\0" + b"muster/own-list/1" + subject + terms))
+            h["lists"].append((subject, digests[-1], length))
+            if length is not None:
+                require(digests[-1] not in lists["by_digest"], "a list with two headers")
+                lists["by_digest"][digests[-1]] = h["bucket"], raw(block_hash), own_key, one["opened"]
+                positions += length
+        require(tree(digests) == h["canaries"] and positions <= 65_536, "other lists than the header commits to, or too many prompts")
+        lists["headers"].append(h)
+    require(not own_keys, "a key for each header with opened lists")
     return lists
+
+
+def tree(leaves):
+    if len(leaves) <= 1:
+        return leaves[0] if leaves else sha(b"")
+    split = 1 << (len(leaves) - 1).bit_length() - 1
+    return sha(b"\1" + tree(leaves[:split]) + tree(leaves[split:]))
+
+
+def filled(request, own_key, name):
+    """The request with the seed of its position in the place of a blank."""
+    mac = hmac.digest(own_key, b"muster/own-seed/1" + name, "sha256")
+    for blank in b'"seed":null', b'"seed": null':
+        start = request.find(blank)
+        if start >= 0:
+            end = start + len(blank)
+            return request[: end - 4] + b"%d" % (int.from_bytes(mac[:4], "big") >> 1) + request[end:]
+    return request
 
 
 def leaf_client(given, p):
@@ -546,28 +628,54 @@ def leaf_client(given, p):
     return sha(b"muster/leaf-client/1" + raw(opened["salt"]) + raw(opened["label"])), raw(opened["label"])
 
 
-def check_origin(bundle, given, h, p, lists, seen):
+def asked_by(canary, block_hash, p, seen):
+    """Whether a prompt was asked under its pseudonym, which no other prompt has, and with its client's nonce or without."""
+    salt = hexes(canary["salt"], 32)
+    client = sha(b"muster/own-client/2" + salt + block_hash)
+    nonce = sha(b"muster/own-nonce/1" + salt + block_hash) if salt[0] >= 128 else None
+    own = p["client"] == client and p["client_nonce"] == nonce and client not in seen
+    seen.add(client)
+    return own
+
+
+def check_origin(bundle, given, h, p, lists, seen, repeated):
     """Whether the prompt is the validator's own, and whether the answer can convict."""
     origin = given["origin"]
+    p["position"] = p["request"] = None
     if not isinstance(origin, dict):
         return False, False
     canary = origin["canary"]
     request = base64_bytes(canary["request"])
     path = [raw(digest) for digest in canary["path"]]
     leaf = sha(b"\0" + hexes(canary["salt"], 32) + request)
-    require(by_path(leaf, canary["position"], canary["length"], path) == h["canaries"], "a prompt of another list")
     require(p["scheme"] == 0, "this program knows the hash scheme raw-http only")
-    require(sha(request) == p["input"] and (h["canaries"], canary["position"]) not in seen, "a prompt that was not answered, or twice")
-    seen.add((h["canaries"], canary["position"]))
-    if h["canaries"] not in lists:
-        require(bundle["format"] not in COMMITTING, "a prompt of a list without a commitment")
-        return True, False
-    committed, block_hash = lists[h["canaries"]]
-    salt = hexes(canary["salt"], 32)
-    client = sha(b"muster/own-client/2" + salt + block_hash)
-    nonce = sha(b"muster/own-nonce/1" + salt + block_hash) if salt[0] >= 128 else None
-    own = p["client"] == client and p["client_nonce"] == nonce and client not in seen
-    seen.add(client)
+    of_head = bundle["format"] == TO_HEADS
+    require((canary.get("list") is not None) == of_head, "a prompt of a list of another format")
+    name = raw(canary["list"]) if of_head else h["canaries"]
+    place = name, canary["position"]
+    require(place not in seen, "a prompt that is answered twice")
+    seen.add(place)
+    if of_head:
+        require(name in lists["by_digest"], "a prompt of a list without a commitment")
+        committed, block_hash, own_key, head = lists["by_digest"][name]
+        root, numbered = raw(head["root"]), name + struct.pack(">Q", canary["position"])
+        p["position"] = place
+        if bundle["calibration"].get("sampler"):
+            request = filled(request, own_key, numbered)
+        nonce = hmac.digest(own_key, b"muster/own-gateway-nonce/1" + numbered, "sha256")
+        named = p["attestation"] == raw(head["session"]) and canary["length"] == head["length"]
+        require(named and p["nonce"] == nonce and not repeated, "a prompt of another session or nonce, or one that was asked before")
+    else:
+        root = h["canaries"]
+    p["request"] = request
+    require(by_path(leaf, canary["position"], canary["length"], path) == root, "a prompt of another list")
+    require(sha(request) == p["input"], "a prompt that was not answered")
+    if not of_head:
+        if root not in lists["by_root"]:
+            require(bundle["format"] not in COMMITTING, "a prompt of a list without a commitment")
+            return True, False
+        committed, block_hash = lists["by_root"][root]
+    own = asked_by(canary, block_hash, p, seen)
     require(committed < given["bucket"] and own, "a prompt that was asked before its list was committed to, or by another client")
     return True, True
 
@@ -613,6 +721,8 @@ def is_derived(p, nonce_key, ordinals):
 
 
 def nonce_state(given, p, keys, equal):
+    if p["position"] is not None:
+        return "derived"
     ended = given["bucket"] // 12
     of_time = [keys.get(period) for period in (ended, ended - 1) if period >= 0]
     ordinals = 1 if isinstance(given["origin"], dict) else min(equal, 64)
@@ -701,15 +811,14 @@ def missing_quality(found):
     return max(500, 1000 - 4 * max(0, share - 10))
 
 
-def check_log(bundle, buckets, keys):
-    lists = check_commitments(bundle)
+def check_log(bundle, buckets, keys, lists):
     answers, unlogged, places, prompts, proofs, answered, trials = [], 0, set(), set(), set(), set(), []
     for session in bundle["sessions"]:
         a = attestation(session["attestation"])
         model = a["model"] is None or a["model"] == raw(bundle["calibration"]["model"])
         ours = a["miner"] in map(key, bundle["miners"]) and a["audience"] == key(bundle["validator"])
         require(ours and model and a["image"] == raw(bundle["calibration"]["engine"]), "an attestation of another miner, model or engine")
-        previous, equal, checked = a["digest"], {}, []
+        previous, equal, checked, nonces = a["digest"], {}, [], set()
         logged = [(proof(given["proof"]), given) for given in session["answers"]]
         others = [(proof(text), None) for text in session.get("others", [])]
         for p, _ in logged + others:
@@ -723,6 +832,8 @@ def check_log(bundle, buckets, keys):
             previous = p["digest"]
             require(p["digest"] not in proofs, "a proof that stands in the bundle twice")
             proofs.add(p["digest"])
+            repeated = p["nonce"] is not None and p["nonce"] in nonces
+            nonces.add(p["nonce"])
             if given is None:
                 unlogged += p["client"] is not None
                 continue
@@ -735,7 +846,7 @@ def check_log(bundle, buckets, keys):
             place = given["bucket"], given["position"]
             require(by_path(sha(b"\0" + leaf), given["position"], h["answers"], path) == h["root"] and place not in places, "a leaf")
             places.add(place)
-            own, convicts = check_origin(bundle, given, h, p, lists, prompts)
+            own, convicts = check_origin(bundle, given, h, p, lists, prompts, repeated)
             require(a["miner"] in h["ppm"], "a bucket without the miner's share")
             check_words(given, p)
             drawn = le64(sha(b"muster/draw/1" + h["draw"] + p["digest"])) * 10**6 < h["ppm"][a["miner"]] << 64
@@ -745,7 +856,7 @@ def check_log(bundle, buckets, keys):
         if checked or session.get("unproven"):
             answered.add(a["miner"])
         answers += checked
-        trials += session_trials(session, checked, bundle["format"] == "muster/audit-bundle/4")
+        trials += session_trials(session, checked, bundle["format"] in TO_CLIENTS)
     require(sorted(map(key, bundle["miners"])) == sorted(answered), "miners without an answer, or named twice")
     return sorted(answers, key=lambda answer: answer[0]), unlogged, trials
 
@@ -768,8 +879,8 @@ def is_unseeded(given):
 def scores(given, p, nonce, calibration):
     outcome = given.get("outcome") or {}
     if "scored" in outcome and calibration.get("sampler") and isinstance(given["origin"], dict):
-        request = base64_bytes(given["origin"]["canary"]["request"])
-        require(names_seed(calibration["sampler"]["engine"], request), "margins of an own prompt that names no seed")
+        fixed = p["position"] is None or p["request"] != base64_bytes(given["origin"]["canary"]["request"])
+        require(fixed and names_seed(calibration["sampler"]["engine"], p["request"]), "margins of an own prompt that names no seed, or its own")
     by_reference = outcome.get("scored", []) + outcome.get("unseeded", []) + outcome.get("false_ids", [])
     require(len(outcome) <= 1 and len(by_reference) <= 2, "more scores than references")
     by_reference = by_reference + [None] * (2 - len(by_reference))
@@ -822,7 +933,7 @@ def replay(text, draws):
     second = bundle["format"] == "muster/audit-bundle/2" and earlier
     tests_missing = bundle["format"] in COMMITTING
     missing = [one for session in bundle["sessions"] for one in session.get("unproven", [])]
-    if bundle["format"] == "muster/audit-bundle/4":
+    if bundle["format"] in TO_CLIENTS:
         require(all(one.get("client") is None for one in missing), "a missing answer that names its client")
     else:
         named = all(one.get("client") is not None for one in missing)
@@ -833,11 +944,13 @@ def replay(text, draws):
     first, second = bundle["references"]
     differ = (first["machine"], first["engine"]) != (second["machine"], second["engine"])
     require(differ and first["engine"] == reference_engine(bundle["calibration"]), "references that are one, or of another engine")
-    draws, nonce_keys = draws[: len(bundle["buckets"])], draws[len(bundle["buckets"]) :]
+    draws, other_keys = draws[: len(bundle["buckets"])], draws[len(bundle["buckets"]) :]
+    nonce_keys, own_keys = other_keys[: len(shown)], other_keys[len(shown) :]
     periods = [one["period"] for one in shown]
     require(len(nonce_keys) == len(shown) and periods == sorted(set(periods)), "a key for each period, in rising order")
     keys = dict(zip(periods, map(bytes.fromhex, nonce_keys)))
-    logged, unlogged, trials = check_log(bundle, check_buckets(bundle, draws), keys)
+    lists = check_commitments(bundle, own_keys)
+    logged, unlogged, trials = check_log(bundle, check_buckets(bundle, draws), keys, lists)
     audited = [answer for answer in logged if answer[3]]
     clients, tested, unseeded, nonces = {}, [], [], {"derived": 0, "foreign": 0, "unchecked": 0}
     for place, given, p, _, nonce, convicts, label in audited:
@@ -856,11 +969,12 @@ def replay(text, draws):
     if bundle.get("unseeded") is not None:
         other = Calibration(bundle["unseeded"])
         without_seed = test(unseeded, other.plain if other.level > 0 else [])
-    own = [
-        own_cells(given, nonce, scores(given, p, nonce, bundle["calibration"]))
-        for _, given, p, _, nonce, convicts, _ in logged
-        if convicts
-    ]
+    answered = {
+        p["position"]: own_cells(given, scores(given, p, nonce, bundle["calibration"]))
+        for _, given, p, _, nonce, _, _ in logged
+        if p["position"] is not None
+    }
+    own = own_runs(bundle, lists, answered)
     everything = test([cells for _, cells in tested], calibration.plain)
     public = test([cells for private, cells in tested if not private], calibration.convicting)
     private = test([cells for private, cells in tested if private], calibration.convicting)

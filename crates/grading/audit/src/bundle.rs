@@ -8,11 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibration::Calibration;
 use crate::canaries::OpenedCanary;
+use crate::list_head::CommittedList;
 use crate::margin_cells::TokenScore;
 use crate::nonce_keys::RevealedNonceKey;
 
 /// The format and version of a bundle. It changes with every change of the rules or their constants.
-pub const BUNDLE_FORMAT: &str = "muster/audit-bundle/4";
+pub const BUNDLE_FORMAT: &str = "muster/audit-bundle/5";
+/// The format whose headers name the root of one list of own prompts, which no session and no position fixes. It is
+/// replayed by the same rules, and nobody adopts its convictions by own scores.
+pub(crate) const BUNDLE_FORMAT_4: &str = "muster/audit-bundle/4";
 /// The format whose leaves name the pseudonym in the proof, and whose missing answers name a client. It is replayed by
 /// the same rules.
 pub(crate) const BUNDLE_FORMAT_3: &str = "muster/audit-bundle/3";
@@ -51,7 +55,7 @@ pub struct AuditBundle {
     pub references: Vec<ReferenceMachine>,
     /// The buckets of the answers, in rising order.
     pub buckets: Vec<BucketEvidence>,
-    /// The commitments to the lists of own prompts that were answered, in rising order of their buckets.
+    /// The commitments to lists of own prompts, in rising order of their buckets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commitments: Vec<ListCommitment>,
     /// The sessions that answered, each with all its answers from the first one on.
@@ -85,14 +89,23 @@ pub struct BucketEvidence {
     pub shares: Vec<OpenedShare>,
 }
 
-/// The commitment to a list of own prompts: a header that names the list, and the hash of its bucket's draw block,
-/// which did not exist when the header was signed.
+/// The commitment to lists of own prompts: a header with the heads that it names. Headers that stand between such ones
+/// are shown, too, so that no list can be left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListCommitment {
     /// The signed header, in text form.
     pub header: String,
-    /// The hash of the draw block of the header's bucket. The pseudonyms of the list's prompts follow from it.
-    pub block_hash: Digest,
+    /// The hash of the draw block of the header's bucket, which did not exist when the header was signed. The
+    /// pseudonyms of prompts follow from it. `None` where no list is opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_hash: Option<Digest>,
+    /// The key of the nonces and seeds of these prompts, with its proof. `None` where no list is opened, and in earlier
+    /// formats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<ProvenOutput>,
+    /// All lists that the header names, in their order. Empty in earlier formats.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lists: Vec<CommittedList>,
 }
 
 /// A share that a bucket's header commits to.
@@ -210,7 +223,7 @@ pub enum Origin {
     User,
     /// A client that agreed to publication.
     Consenting,
-    /// The validator's own prompt, from the list that the bucket's header commits to.
+    /// The validator's own prompt, from a list that a header commits to.
     Canary(OpenedCanary),
 }
 
@@ -320,7 +333,17 @@ impl AuditBundle {
 
     /// Whether it shows the commitments to lists of own prompts, and what the test of missing answers reads.
     pub(crate) fn shows_commitments(&self) -> bool {
-        [BUNDLE_FORMAT, BUNDLE_FORMAT_3].contains(&self.format.as_str())
+        self.commits_to_clients() || self.format == BUNDLE_FORMAT_3
+    }
+
+    /// Whether leaves commit to clients, and the validator has counted the answers of each.
+    pub(crate) fn commits_to_clients(&self) -> bool {
+        self.names_heads() || self.format == BUNDLE_FORMAT_4
+    }
+
+    /// Whether headers name the heads of lists of own prompts, which fix the session and the seed of each prompt.
+    pub(crate) fn names_heads(&self) -> bool {
+        self.format == BUNDLE_FORMAT
     }
 
     /// The digest of a text, which names the bundle.

@@ -24,7 +24,8 @@ const NONCE_BIT: u8 = 0x80;
 pub struct Canary {
     /// 32 random bytes.
     pub salt: [u8; 32],
-    /// The body of the request, byte for byte.
+    /// The body of the request, byte for byte. Where the request names the seed, `null` stands for it: see
+    /// [`crate::OwnPromptKey::fill_seed`].
     pub request: Vec<u8>,
 }
 
@@ -65,7 +66,7 @@ fn own_client(salt: &[u8; 32], block_hash: &Digest) -> Digest {
     Digest::of(&[OWN_CLIENT_TAG, salt.as_slice(), block_hash.as_bytes()].concat())
 }
 
-/// A list of prompts of which the bucket headers name the root.
+/// A list of prompts, whose root the list's head names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CanaryList {
     canaries: Vec<Canary>,
@@ -81,6 +82,9 @@ pub struct OpenedCanary {
     salt: String,
     request: String,
     path: Vec<Digest>,
+    /// The digest of the list's head; `None` in earlier formats, where the header of the answer's bucket names the list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<Digest>,
 }
 
 impl CanaryList {
@@ -89,7 +93,17 @@ impl CanaryList {
         Self { canaries }
     }
 
-    /// The root to which a bucket header commits.
+    /// The number of prompts.
+    pub fn length(&self) -> u64 {
+        u64::try_from(self.canaries.len()).unwrap_or(u64::MAX)
+    }
+
+    /// The prompts, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &Canary> {
+        self.canaries.iter()
+    }
+
+    /// The root, which the list's head names.
     pub fn root(&self) -> Digest {
         root_of(self.canaries.iter().map(Canary::hash))
     }
@@ -109,14 +123,30 @@ impl CanaryList {
             salt: hex::encode(canary.salt),
             request: STANDARD.encode(&canary.request),
             path: inclusion_path(&hashes, usize::try_from(position).ok()?)?,
+            list: None,
         })
     }
 }
 
 impl OpenedCanary {
-    /// The body of the request, whether or not the prompt stands in any list; `None` if it is not base64.
-    pub(crate) fn request(&self) -> Option<Vec<u8>> {
+    /// The prompt as one of the list with this head.
+    #[must_use]
+    pub fn of_list(self, head: Digest) -> Self {
+        Self {
+            list: Some(head),
+            ..self
+        }
+    }
+
+    /// The body of the request as the list has it, whether or not the prompt stands in any list; `None` if it is not
+    /// base64.
+    fn request(&self) -> Option<Vec<u8>> {
         STANDARD.decode(&self.request).ok()
+    }
+
+    /// Whether the list has the request in this form.
+    pub(crate) fn has_request(&self, request: &[u8]) -> bool {
+        self.request().is_some_and(|own| own == request)
     }
 
     /// Whether the request asks for the ids of tokens.

@@ -13,8 +13,11 @@ pub(crate) struct CheckedAnswer<'a> {
     pub(crate) proof: ResponseProof,
     /// The digest of the proof's signed bytes.
     pub(crate) digest: Digest,
-    /// The root of own prompts that the header of its bucket names.
-    pub(crate) list: Digest,
+    /// The list of own prompts and the position there whose prompt it answers; `None` of a user's answer, and of one in
+    /// a bundle of an earlier format.
+    pub(crate) position: Option<(Digest, u64)>,
+    /// The body of the request to which it is the answer, if it is to an own prompt.
+    pub(crate) request: Option<Vec<u8>>,
     /// The label of the client, of which four answers a day are tested; without one, as in earlier formats, the
     /// pseudonym.
     pub(crate) stratum: Digest,
@@ -34,4 +37,27 @@ pub(crate) enum NonceState {
     Foreign,
     /// The bundle does not show all keys of its time.
     Unchecked,
+}
+
+/// The origin of an answer's prompt, as far as it was checked.
+pub(crate) struct CheckedOrigin {
+    /// Whether it is a prompt of the validator's own.
+    pub(crate) is_own: bool,
+    pub(crate) publicity: Publicity,
+    /// As that of [`CheckedAnswer`].
+    pub(crate) position: Option<(Digest, u64)>,
+    /// As that of [`CheckedAnswer`].
+    pub(crate) request: Option<Vec<u8>>,
+}
+
+impl CheckedOrigin {
+    /// The origin of a client's prompt.
+    pub(crate) const fn of_user() -> Self {
+        Self {
+            is_own: false,
+            publicity: Publicity::Private,
+            position: None,
+            request: None,
+        }
+    }
 }

@@ -1,25 +1,24 @@
 //! The checks of a bundle that need no statistics: signatures, places in the log, and draws.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use muster_identity::verify;
 use muster_protocol::{Digest, Hotkey, MinerKey};
 use muster_response_proof::{
-    AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, Envelope, ResponseProof, Sealable, Text,
-    body_digest, root_by_path,
+    AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, Envelope, RequestNonce, ResponseProof,
+    Sealable, Text, root_by_path,
 };
 
 use crate::answer_draw::BucketDraw;
-use crate::bundle::{
-    AnswerEvidence, AuditBundle, BUNDLE_FORMAT, BucketEvidence, LoggedClient, Origin, SessionEvidence,
-};
+use crate::bundle::{AnswerEvidence, AuditBundle, BucketEvidence, LoggedClient, Origin, SessionEvidence};
 use crate::checked_answer::{CheckedAnswer, NonceState};
+use crate::committed_lists::{CommittedLists, CommittingHeader, SeenPrompts, check_commitments};
 use crate::missing_answers::{
     Delivery, MissingCause, MissingTrial, delivery_of, order_trials, separate_events,
 };
 use crate::nonce_keys::{NoncePeriod, is_derived_nonce};
+use crate::own_prompt_key::OwnPromptKey;
 use crate::replay_error::ReplayError;
-use crate::verdict::Publicity;
 
 /// A bucket whose header and draw were checked.
 struct CheckedBucket {
@@ -38,6 +37,10 @@ pub(crate) struct CheckedLog<'a> {
     pub(crate) draws: Vec<BucketDraw>,
     /// The keys of nonces, by rising period.
     pub(crate) nonce_keys: Vec<[u8; 32]>,
+    /// The headers that commit to lists of own prompts, and those between them.
+    pub(crate) headers: Vec<CommittingHeader>,
+    /// The keys of the own prompts of these headers, as far as lists of theirs are opened.
+    pub(crate) own_keys: Vec<OwnPromptKey>,
 }
 
 /// Checks everything that was signed.
@@ -52,18 +55,29 @@ pub(crate) fn check_log(bundle: &AuditBundle) -> Result<CheckedLog<'_>, ReplayEr
         let numbered = attested.check_numbers(session)?;
         let equal = EqualRequests::of(&numbered);
         let first = answers.len();
+        let mut nonces: HashSet<RequestNonce> = HashSet::new();
         for numbered in numbered {
             // A proof that is logged in several buckets is one answer, and counts once at most.
             if !seen.proofs.insert(numbered.digest) {
                 let (session, sequence) = (numbered.proof.session, numbered.proof.sequence);
                 return Err(ReplayError::Repeated { session, sequence });
             }
+            let nonce = numbered.proof.gateway_nonce;
+            let is_repeated = nonce.is_some_and(|nonce| !nonces.insert(nonce));
             match numbered.evidence {
                 Some(evidence) => {
-                    let NumberedProof { proof, digest, .. } = numbered;
+                    let place = LogPlace {
+                        evidence,
+                        digest: numbered.digest,
+                        is_repeated,
+                    };
                     let mut answer =
-                        attested.check_answer((&buckets, &lists), &mut seen, evidence, proof, digest)?;
-                    answer.nonce = check_nonce(&keys, &equal, &answer);
+                        attested.check_answer((&buckets, &lists), &mut seen, place, numbered.proof)?;
+                    answer.nonce = match answer.position {
+                        // The nonce was compared with the one of its position.
+                        Some(_) => NonceState::Derived,
+                        None => check_nonce(&keys, &equal, &answer),
+                    };
                     answers.push(answer);
                 }
                 None => unlogged += usize::from(numbered.proof.client.is_some()),
@@ -73,7 +87,7 @@ pub(crate) fn check_log(bundle: &AuditBundle) -> Result<CheckedLog<'_>, ReplayEr
             shown.insert(attested.statement.miner);
         }
         let logged = answers.get(first..).unwrap_or_default();
-        let counts_itself = bundle.format == BUNDLE_FORMAT;
+        let counts_itself = bundle.commits_to_clients();
         trials.extend(separate_events(session_trials(
             place,
             session,
@@ -90,6 +104,8 @@ pub(crate) fn check_log(bundle: &AuditBundle) -> Result<CheckedLog<'_>, ReplayEr
         unlogged,
         draws,
         nonce_keys: keys.into_values().collect(),
+        headers: lists.headers,
+        own_keys: lists.keys,
     })
 }
 
@@ -206,6 +222,14 @@ fn check_nonce(
     }
 }
 
+/// A proof at its place in the log.
+struct LogPlace<'a> {
+    evidence: &'a AnswerEvidence,
+    digest: Digest,
+    /// Whether its session signed the gateway's nonce before.
+    is_repeated: bool,
+}
+
 /// A proof at its place among all proofs of its session.
 struct NumberedProof<'a> {
     proof: ResponseProof,
@@ -219,9 +243,7 @@ struct NumberedProof<'a> {
 struct SeenPlaces {
     proofs: BTreeSet<Digest>,
     leaves: BTreeSet<(u64, u64)>,
-    canaries: BTreeSet<(Digest, u64)>,
-    /// The pseudonyms of own prompts: one prompt asked twice would count twice.
-    own_clients: BTreeSet<Digest>,
+    prompts: SeenPrompts,
 }
 
 fn check_buckets(bundle: &AuditBundle) -> Result<BTreeMap<u64, CheckedBucket>, ReplayError> {
@@ -242,40 +264,8 @@ fn check_buckets(bundle: &AuditBundle) -> Result<BTreeMap<u64, CheckedBucket>, R
     Ok(checked)
 }
 
-/// The commitments to lists of own prompts, by the roots of the lists.
-struct CommittedLists {
-    /// The number of the bucket whose header names the list, and the hash of its draw block.
-    by_root: BTreeMap<Digest, (u64, Digest)>,
-    /// Whether every own prompt has to be of a committed list. Earlier formats show no commitments.
-    are_shown: bool,
-}
-
-fn check_commitments(bundle: &AuditBundle) -> Result<CommittedLists, ReplayError> {
-    let mut by_root = BTreeMap::new();
-    let mut last = None;
-    for (place, commitment) in bundle.commitments.iter().enumerate() {
-        let wrong = || ReplayError::Commitment { place };
-        let opened = open::<BucketHeader>(&commitment.header, &bundle.validator.0);
-        let (header, _) = opened.ok_or_else(wrong)?;
-        let bucket = header.bucket.0;
-        let follows = last.is_none_or(|last| last < bucket);
-        // A second commitment would be a second chance of pseudonyms that please.
-        let is_first = by_root
-            .insert(header.canaries, (bucket, commitment.block_hash))
-            .is_none();
-        if !follows || !is_first || !is_of_bundle(&header, bundle) {
-            return Err(wrong());
-        }
-        last = Some(bucket);
-    }
-    Ok(CommittedLists {
-        by_root,
-        are_shown: bundle.shows_commitments(),
-    })
-}
-
 /// Whether a header is of the bundle's validator, chain and subnet.
-fn is_of_bundle(header: &BucketHeader, bundle: &AuditBundle) -> bool {
+pub(crate) fn is_of_bundle(header: &BucketHeader, bundle: &AuditBundle) -> bool {
     header.validator == bundle.validator && header.genesis == bundle.genesis && header.netuid == bundle.netuid
 }
 
@@ -303,7 +293,7 @@ fn check_shares(
 }
 
 /// Reads a statement that this key has to have signed, with the digest of its bytes.
-fn open<T: Sealable>(text: &str, key: &Hotkey) -> Option<(T, Digest)> {
+pub(crate) fn open<T: Sealable>(text: &str, key: &Hotkey) -> Option<(T, Digest)> {
     let envelope = Envelope::<T>::from_text(text).ok()?;
     verify(key, envelope.signed_bytes(), envelope.signature())
         .then(|| envelope.statement().ok())
@@ -402,10 +392,14 @@ impl AttestedSession {
         &self,
         (buckets, lists): (&BTreeMap<u64, CheckedBucket>, &CommittedLists),
         seen: &mut SeenPlaces,
-        evidence: &'a AnswerEvidence,
+        place: LogPlace<'a>,
         proof: ResponseProof,
-        digest: Digest,
     ) -> Result<CheckedAnswer<'a>, ReplayError> {
+        let LogPlace {
+            evidence,
+            digest,
+            is_repeated,
+        } = place;
         let (session, sequence) = (proof.session, proof.sequence);
         let misplaced = || ReplayError::Leaf { session, sequence };
         let bucket = buckets.get(&evidence.bucket).ok_or_else(misplaced)?;
@@ -413,7 +407,8 @@ impl AttestedSession {
         if !seen.leaves.insert((evidence.bucket, evidence.position)) {
             return Err(misplaced());
         }
-        let origin = check_origin(bucket, lists, seen, evidence, &proof);
+        let root = &bucket.header.canaries;
+        let origin = lists.check_origin(evidence, &proof, root, is_repeated, &mut seen.prompts);
         let origin = origin.ok_or(ReplayError::Canary { session, sequence })?;
         // Without the share nobody can check whether the answer was drawn.
         let ppm = bucket
@@ -428,7 +423,8 @@ impl AttestedSession {
             evidence,
             proof,
             digest,
-            list: bucket.header.canaries,
+            position: origin.position,
+            request: origin.request,
             stratum,
             is_audited,
             publicity: origin.publicity,
@@ -480,53 +476,4 @@ fn check_leaf(
     let header = &bucket.header;
     let root = root_by_path(leaf.hash(), evidence.position, header.answers, &evidence.path)?;
     (root == header.root).then_some(client)
-}
-
-/// The origin of an answer's prompt, as far as it was checked.
-struct CheckedOrigin {
-    /// Whether it is a prompt of the validator's own.
-    is_own: bool,
-    publicity: Publicity,
-}
-
-/// Checks the origin of an answer's prompt; `None` if it claims to be from a committed list and is not, was used
-/// before, or was asked under another pseudonym than the list's commitment gives.
-fn check_origin(
-    bucket: &CheckedBucket,
-    lists: &CommittedLists,
-    seen: &mut SeenPlaces,
-    evidence: &AnswerEvidence,
-    proof: &ResponseProof,
-) -> Option<CheckedOrigin> {
-    let Origin::Canary(opened) = &evidence.origin else {
-        // Nothing that a client signed shows its consent, and the validator may be the client itself.
-        return Some(CheckedOrigin {
-            is_own: false,
-            publicity: Publicity::Private,
-        });
-    };
-    let root = bucket.header.canaries;
-    let canary = opened.check(&root)?;
-    let is_fresh = seen.canaries.insert((root, opened.position));
-    let digest = body_digest::digest_input(proof.scheme, &canary.request);
-    if !is_fresh || digest != proof.input {
-        return None;
-    }
-    let committed = lists.by_root.get(&root);
-    let publicity = match committed {
-        Some((committed, block_hash)) => {
-            let is_before = *committed < evidence.bucket;
-            let is_own = proof.client == Some(canary.client(block_hash))
-                && proof.client_nonce == canary.client_nonce(block_hash);
-            let is_alone = seen.own_clients.insert(canary.client(block_hash));
-            (is_before && is_own && is_alone).then_some(Publicity::Public)?
-        }
-        None if lists.are_shown => return None,
-        // Its validator may have chosen the prompt's salt for a seed on which honest rounding shows.
-        None => Publicity::Private,
-    };
-    Some(CheckedOrigin {
-        is_own: true,
-        publicity,
-    })
 }

@@ -11,17 +11,21 @@ mod canaries;
 mod checked_answer;
 mod checked_log;
 mod client_days;
+mod committed_lists;
 mod detection_curve;
 mod e_process;
 pub mod fixed_point;
 mod honest_bound;
 mod likelihood;
+mod list_head;
 mod margin_cells;
 mod missing_answers;
 mod nonce_keys;
 mod one_answer;
 mod opened_text;
+mod own_prompt_key;
 pub mod own_prompts;
+mod own_run;
 mod own_scores;
 pub mod premise;
 mod replay;
@@ -52,6 +56,7 @@ pub use detection_curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, 
 pub use e_process::{ALARM, CONFIRMATION, EProcess, LEAST_LOG2, Restart, SHARES};
 pub use honest_bound::HonestBound;
 pub use likelihood::{CAP_LOG2, LikelihoodTable};
+pub use list_head::{CommittedList, ListHead, OpenedList, SealedList, root_of_lists};
 pub use margin_cells::{
     CellCounts, ENTROPY_BINS, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, MAX_TOKENS, Margin, TokenScore,
 };
@@ -63,6 +68,8 @@ pub use nonce_keys::{
 };
 pub use one_answer::{ANSWER_EVIDENCE, AnswerJudge, AnswerJudgement};
 pub use opened_text::{AnswerFinding, RescorablePair, digest_of_ids, false_scores, is_signed_response};
+pub use own_prompt_key::OwnPromptKey;
+pub use own_run::{HeaderLink, LinkState};
 pub use own_scores::{AdoptionForecast, MOST_OWN_SCORES, OWN_EVIDENCE, OwnJudgement, OwnTest};
 pub use replay::{AnswerTally, NonceTally, ReplayedBundle, check_evidence, replay, replay_with_bundle};
 pub use replay_error::ReplayError;

@@ -22,8 +22,6 @@ pub struct RescorablePair {
     pub digest: Digest,
     /// The number of its bucket.
     pub bucket: u64,
-    /// The root of the list of own prompts from which its prompt is.
-    pub list: Digest,
     /// The session's proof: the seed of the sampler follows from it.
     pub proof: ResponseProof,
     /// The body of the request, which has the parameters of the sampler.
@@ -71,7 +69,6 @@ impl RescorablePair {
             response,
             digest: answer.digest,
             bucket: answer.evidence.bucket,
-            list: answer.list,
             request: request_of(answer, words)?,
             proof: answer.proof.clone(),
             prompt: words.prompt.clone(),
@@ -155,7 +152,7 @@ fn are_bound(proof: &ResponseProof, words: &OpenedText) -> bool {
 fn request_of(answer: &CheckedAnswer<'_>, words: &OpenedText) -> Option<Vec<u8>> {
     match (&answer.evidence.origin, &words.request) {
         (Origin::User, _) | (Origin::Consenting, None) | (Origin::Canary(_), Some(_)) => None,
-        (Origin::Canary(opened), None) => opened.request(),
+        (Origin::Canary(_), None) => answer.request.clone(),
         (Origin::Consenting, Some(request)) => {
             let request = STANDARD.decode(request).ok()?;
             let digest = body_digest::digest_input(answer.proof.scheme, &request);

@@ -1,15 +1,15 @@
 //! Another validator's conviction, judged by own scores alone: no score of a bundle's author is evidence.
 //!
-//! Every answer to an own prompt that the bundle shows counts, in the order of the log: by the adopter's own score, and
-//! with L = 0 without one. The author's scores decide only which answers are scored first, so a forged score wastes an
+//! Every own prompt to which the author's headers commit counts, in the order of commitment: by the adopter's own score,
+//! and with L = 0 without one. The author's scores decide only which answers are scored first, so a forged score wastes an
 //! own score and proves nothing. The evidence is restarted, so with E[L | past] ≤ 1 an honest miner's reaches A within n
 //! answers with a probability of at most n/A.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use muster_protocol::Digest;
+use muster_protocol::{Digest, MinerKey};
 use serde::Serialize;
 
 use crate::bundle::AuditBundle;
@@ -19,7 +19,8 @@ use crate::fixed_point::{ONE, exp2};
 use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, MAX_TOKENS};
 use crate::opened_text::{AnswerFinding, RescorablePair};
-use crate::replay::own_pairs;
+use crate::own_run::{HeaderLink, LinkState, RunPosition};
+use crate::replay::own_positions;
 use crate::replay_error::ReplayError;
 
 /// The mean evidence by own scores at which a conviction is adopted: as much as an alarm and its confirmation ask for
@@ -34,7 +35,7 @@ const SLACK: u128 = 64;
 /// The result of an adopter's test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnJudgement {
-    /// The answers to own prompts that the bundle shows.
+    /// The own prompts to which the shown headers commit.
     pub positions: usize,
     /// Those of them with an own score.
     pub scored: usize,
@@ -56,7 +57,7 @@ impl std::fmt::Display for OwnJudgement {
         let needed = OWN_EVIDENCE.ilog2();
         write!(
             f,
-            "own scores of {scored} of {positions} answers give evidence of 2^{evidence}, 2^{needed} is needed"
+            "own scores of {scored} of {positions} own prompts give evidence of 2^{evidence}, 2^{needed} is needed"
         )
     }
 }
@@ -64,7 +65,7 @@ impl std::fmt::Display for OwnJudgement {
 /// The result of an adopter whose calibration and whose scores are those of the bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AdoptionForecast {
-    /// The answers to own prompts that the bundle shows.
+    /// The own prompts to which the shown headers commit.
     pub positions: usize,
     /// The answers that the adopter scores.
     pub chosen: usize,
@@ -79,9 +80,11 @@ pub struct OwnTest {
     positions: Vec<TestedPosition>,
 }
 
-/// An answer to an own prompt of the author.
+/// An own prompt of the author.
 #[derive(Clone, Debug)]
 struct TestedPosition {
+    /// Whether the evidence begins anew with it.
+    starts_anew: bool,
     /// The answer and its bucket, if the bundle shows what a reference needs to score it.
     scorable: Option<(Digest, u64)>,
     /// The likelihoods by the author's score, under each alternative; 0 where nothing can be scored again.
@@ -89,11 +92,11 @@ struct TestedPosition {
 }
 
 impl OwnTest {
-    /// The test of a bundle's answers by the adopter's calibration, at every level under the widened bound, and the
-    /// answers that can be scored again. Alternatives are tested for which the premise holds token by token, too: an
-    /// author chooses prompts and lengths of answers. Answers of buckets before `oldest` count for the miner, or an
-    /// author would renew a conviction by old ones and a new one beside them. So do answers to prompts of a list, named
-    /// by its root, that `counts` refuses.
+    /// The test of a bundle's own prompts to these miners by the adopter's calibration, at every level under the widened
+    /// bound, and the answers that can be scored again. Alternatives are tested for which the premise holds token by
+    /// token, too: an author chooses prompts and lengths of answers. Answers of buckets before `oldest` count for the
+    /// miner, or an author would renew a conviction by old ones and a new one beside them. `state_of` states whether a
+    /// header was seen in time, and whether none stands between it and the one before it.
     ///
     /// # Errors
     /// As those of [`crate::replay`].
@@ -101,30 +104,39 @@ impl OwnTest {
         bundle: &AuditBundle,
         own: &Calibration,
         oldest: u64,
-        counts: &dyn Fn(&Digest) -> bool,
+        miners: &BTreeSet<MinerKey>,
+        state_of: &dyn Fn(&HeaderLink) -> LinkState,
     ) -> Result<(Self, BTreeMap<Digest, RescorablePair>), ReplayError> {
-        let mut pairs = own_pairs(bundle)?;
-        for pair in &mut pairs {
-            pair.take_if(|pair| pair.bucket < oldest || !counts(&pair.list));
+        let mut run = own_positions(bundle, miners, state_of)?;
+        for position in &mut run {
+            position.pair.take_if(|pair| pair.bucket < oldest);
         }
-        let test = Self::of_pairs(own, &pairs);
-        let scorable = pairs.into_iter().flatten().map(|pair| (pair.digest, pair));
-        Ok((test, scorable.collect()))
+        let test = Self::of_positions(own, &run);
+        let pairs = run.into_iter().filter_map(|position| position.pair);
+        Ok((test, pairs.map(|pair| (pair.digest, pair)).collect()))
     }
 
-    /// The test of these answers, `None` for one that cannot be scored again.
-    pub(crate) fn of_pairs(own: &Calibration, pairs: &[Option<RescorablePair>]) -> Self {
-        let answers = pairs.iter().map(|pair| {
-            pair.as_ref()
-                .map(|pair| ((pair.digest, pair.bucket), &pair.stated))
+    /// The test of these positions.
+    pub(crate) fn of_positions(own: &Calibration, run: &[RunPosition]) -> Self {
+        let tables = widened_tables(own);
+        let positions = run.iter().map(|position| {
+            let pair = position.pair.as_ref();
+            TestedPosition {
+                starts_anew: position.starts_anew,
+                scorable: pair.map(|pair| (pair.digest, pair.bucket)),
+                stated: likelihoods(pair.map(|pair| &pair.stated), &tables),
+            }
         });
-        Self::of(widened_tables(own), answers)
+        Self {
+            positions: positions.collect(),
+            tables,
+        }
     }
 
     /// The result of an adopter that finds what the author states.
-    pub(crate) fn forecast(&self, pairs: &[Option<RescorablePair>]) -> AdoptionForecast {
+    pub(crate) fn forecast(&self, run: &[RunPosition]) -> AdoptionForecast {
         let chosen = self.choose();
-        let stated = pairs.iter().flatten();
+        let stated = run.iter().filter_map(|position| position.pair.as_ref());
         let found = stated
             .filter(|pair| chosen.contains(&pair.digest))
             .map(|pair| (pair.digest, pair.stated.clone()));
@@ -135,27 +147,12 @@ impl OwnTest {
         }
     }
 
-    /// The test of answers with these findings of the author, `None` for one that cannot be scored again.
-    fn of<'a>(
-        tables: Vec<LikelihoodTable>,
-        answers: impl Iterator<Item = Option<((Digest, u64), &'a AnswerFinding)>>,
-    ) -> Self {
-        let positions = answers.map(|answer| TestedPosition {
-            scorable: answer.map(|(digest, _)| digest),
-            stated: likelihoods(answer.map(|(_, stated)| stated), &tables),
-        });
-        Self {
-            positions: positions.collect(),
-            tables,
-        }
-    }
-
     /// The number of alternatives that are tested. Without one no evidence grows.
     pub const fn alternatives(&self) -> usize {
         self.tables.len()
     }
 
-    /// The answers that are scored, in the order of the log: those with the largest statements of the run that the
+    /// The answers that are scored, in the order of commitment: those with the largest statements of the run that the
     /// author's scores convict by, at most [`MOST_OWN_SCORES`]. None if not even the author's scores convict.
     ///
     /// The run goes on until the statements give 64 times as much as is needed, since two honest references differ.
@@ -187,6 +184,9 @@ impl OwnTest {
         let mut evidence = EProcess::new(self.tables.len(), Restart::AtOne);
         let (mut log2, mut convicts, mut newest_answer) = (0, false, None);
         for position in &self.positions {
+            if position.starts_anew {
+                evidence = EProcess::new(self.tables.len(), Restart::AtOne);
+            }
             evidence.observe(&likelihoods(found(position), &self.tables));
             log2 = log2.max(evidence.mean_log2());
             if evidence.mean() >= OWN_EVIDENCE && !convicts {
@@ -206,18 +206,23 @@ impl OwnTest {
     /// The run of answers whose stated scores reach this evidence first, from where their evidence begins.
     fn stated_run(&self, threshold: u128) -> Option<Range<usize>> {
         let mut forwards = EProcess::new(self.tables.len(), Restart::AtOne);
-        let last = self.positions.iter().position(|position| {
+        let mut start = 0;
+        let last = self.positions.iter().enumerate().position(|(at, position)| {
+            if position.starts_anew {
+                forwards = EProcess::new(self.tables.len(), Restart::AtOne);
+                start = at;
+            }
             forwards.observe(&position.stated);
             forwards.mean() >= threshold
         })?;
         // The product of e-values is the same backwards, so the evidence begins where it suffices for the first time.
         let mut backwards = EProcess::new(self.tables.len(), Restart::Never);
-        let run = self.positions.get(..=last).unwrap_or_default();
+        let run = self.positions.get(start..=last).unwrap_or_default();
         let first = run.iter().rposition(|position| {
             backwards.observe(&position.stated);
             backwards.mean() >= threshold
         });
-        Some(first.unwrap_or_default()..last + 1)
+        Some(start + first.unwrap_or_default()..last + 1)
     }
 }
 

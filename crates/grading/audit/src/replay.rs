@@ -1,13 +1,15 @@
 //! Replays a bundle: checks every signature, path and draw, and computes the verdict again.
 
-use muster_protocol::{Digest, Hotkey};
+use std::collections::BTreeSet;
+
+use muster_protocol::{Digest, Hotkey, MinerKey};
 use muster_response_proof::ResponseProof;
 use serde::Serialize;
 
 use crate::answer_draw::BucketDraw;
 use crate::bundle::{
     AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_1, BUNDLE_FORMAT_2, BUNDLE_FORMAT_3,
-    MAX_BUNDLE_BYTES, Origin, SessionEvidence,
+    BUNDLE_FORMAT_4, MAX_BUNDLE_BYTES, Origin, SessionEvidence,
 };
 use crate::bundle_bounds::exceeded_bound;
 use crate::calibration::{Calibration, CalibrationLevel, ExceededPremise};
@@ -18,7 +20,9 @@ use crate::fixed_point::exp2;
 use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
 use crate::missing_answers::{MissingOutcome, missing_evidence};
-use crate::opened_text::{RescorablePair, check_opened_text};
+use crate::opened_text::check_opened_text;
+use crate::own_prompt_key::OwnPromptKey;
+use crate::own_run::{HeaderLink, LinkState, RunPosition, positions};
 use crate::own_scores::{AdoptionForecast, OwnTest};
 use crate::replay_error::ReplayError;
 use crate::test_evidence::EvidenceCurve;
@@ -54,7 +58,7 @@ pub struct ReplayedBundle {
     #[serde(skip)]
     pub newest_answer: Option<u64>,
     /// Whether validators whose scores are those of the bundle would adopt a conviction; `None` for a bundle without
-    /// answers to own prompts.
+    /// positions of own prompts, and for one of an earlier format.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adoption: Option<AdoptionForecast>,
     /// The result of the test of missing answers; `None` for a bundle of an earlier format, which does not show them.
@@ -70,6 +74,9 @@ pub struct ReplayedBundle {
     /// The keys of nonces, 64 hex digits each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nonce_keys: Vec<String>,
+    /// The keys of own prompts, 64 hex digits each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub own_keys: Vec<String>,
 }
 
 /// The numbers of tested answers by their nonces.
@@ -153,32 +160,23 @@ pub fn check_evidence(bundle: &AuditBundle) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// The answers to own prompts of committed lists, in the order of the log: what a reference needs to score each again,
-/// or `None` where the bundle does not show that, and where the answer's nonce is not the rule's.
+/// The positions of own prompts that a bundle's headers commit to, in their order, for an adopter: see
+/// [`crate::own_run::positions`].
 ///
 /// # Errors
 /// As those of [`replay`].
-pub(crate) fn own_pairs(bundle: &AuditBundle) -> Result<Vec<Option<RescorablePair>>, ReplayError> {
+pub(crate) fn own_positions(
+    bundle: &AuditBundle,
+    miners: &BTreeSet<MinerKey>,
+    state_of: &dyn Fn(&HeaderLink) -> LinkState,
+) -> Result<Vec<RunPosition>, ReplayError> {
     check_formats(bundle)?;
     let log = check_log(bundle)?;
     for answer in &log.answers {
         check_opened_text(answer)?;
         check_seed(&bundle.calibration, answer)?;
     }
-    Ok(pairs_of(&log.answers))
-}
-
-/// The pairs of answers that were checked.
-fn pairs_of(answers: &[CheckedAnswer<'_>]) -> Vec<Option<RescorablePair>> {
-    let own = answers
-        .iter()
-        .filter(|answer| answer.publicity == Publicity::Public);
-    own.map(|answer| match answer.nonce {
-        NonceState::Derived | NonceState::Unchecked => RescorablePair::of(answer),
-        // The validator may have searched for a seed on which honest rounding shows.
-        NonceState::Foreign => None,
-    })
-    .collect()
+    Ok(positions(&log, bundle, miners, state_of))
 }
 
 /// Replays the text of a bundle, and returns the bundle and the evidence of each test, too.
@@ -194,22 +192,25 @@ pub(crate) fn replay_with_evidence(
 }
 
 fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<EvidenceCurve>), ReplayError> {
+    let log = check_log(bundle)?;
+    for answer in &log.answers {
+        check_opened_text(answer)?;
+    }
+    let miners = bundle.miners.iter().copied().collect();
+    let run = positions(&log, bundle, &miners, &|_| LinkState::Joined);
     let CheckedLog {
         answers,
         deliveries,
         unlogged,
         draws,
         nonce_keys,
-    } = check_log(bundle)?;
-    for answer in &answers {
-        check_opened_text(answer)?;
-    }
+        headers: _,
+        own_keys,
+    } = log;
     let audited: Vec<&CheckedAnswer<'_>> = answers.iter().filter(|answer| answer.is_audited).collect();
     let tested = one_client_bounded(&audited);
     let judged = JudgedAnswers::new(bundle, &tested)?;
-    let pairs = pairs_of(&answers);
-    let adoption =
-        (!pairs.is_empty()).then(|| OwnTest::of_pairs(&bundle.calibration, &pairs).forecast(&pairs));
+    let adoption = (!run.is_empty()).then(|| OwnTest::of_positions(&bundle.calibration, &run).forecast(&run));
     let tests = judged.tests();
     let scored = judged.scored();
     let by_scores = tests.verdict(judged.level, bundle.calibration.statistic, scored);
@@ -253,6 +254,7 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<Ev
         draws: draws.iter().map(BucketDraw::hex).collect(),
         nonces: (!nonce_keys.is_empty()).then(|| NonceTally::of(&tested)),
         nonce_keys: nonce_keys.iter().map(hex::encode).collect(),
+        own_keys: own_keys.iter().map(OwnPromptKey::hex).collect(),
     };
     Ok((replayed, evidence))
 }
@@ -268,7 +270,7 @@ fn read(text: &str) -> Result<AuditBundle, ReplayError> {
 
 fn check_formats(bundle: &AuditBundle) -> Result<(), ReplayError> {
     let is_known = match bundle.format.as_str() {
-        BUNDLE_FORMAT => !names_clients_of_missing(bundle),
+        BUNDLE_FORMAT | BUNDLE_FORMAT_4 => !names_clients_of_missing(bundle),
         BUNDLE_FORMAT_3 => names_clients(bundle),
         BUNDLE_FORMAT_2 => names_clients(bundle) && is_earlier(bundle),
         BUNDLE_FORMAT_1 => {
@@ -555,7 +557,8 @@ fn is_earlier(bundle: &AuditBundle) -> bool {
 }
 
 /// Checks that an own prompt with margins under another engine's sampler names a seed that this engine takes: without
-/// one nobody knows how the engine drew.
+/// one nobody knows how the engine drew. Since the fifth format the seed is that of the prompt's position: its validator
+/// could look for another one before it commits to the list.
 fn check_seed(calibration: &Calibration, answer: &CheckedAnswer<'_>) -> Result<(), ReplayError> {
     let Origin::Canary(opened) = &answer.evidence.origin else {
         return Ok(());
@@ -565,7 +568,9 @@ fn check_seed(calibration: &Calibration, answer: &CheckedAnswer<'_>) -> Result<(
     };
     let has_margins = matches!(answer.evidence.outcome, Some(AuditOutcome::Scored(_)));
     let seed = || {
-        let asked = serde_json::from_slice(&opened.request()?).ok()?;
+        let request = answer.request.as_ref()?;
+        let is_fixed = answer.position.is_none() || !opened.has_request(request);
+        let asked = serde_json::from_slice(request).ok().filter(|_| is_fixed)?;
         sampler.engine.seed_in(&asked)
     };
     if !has_margins || seed().is_some() {

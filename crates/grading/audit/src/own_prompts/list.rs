@@ -11,8 +11,6 @@ use crate::{Canary, CanaryList, SeededNumbers};
 const TEXTS_COMPARED: usize = 8;
 /// The longest answer to a prompt that follows no user's form, in tokens.
 const USUAL_TOKENS: u32 = 256;
-/// Seeds in requests are below this: numbers of 31 bits, which every engine takes.
-const SEEDS: usize = 1 << 31;
 /// The temperatures of prompts that follow no user's form, in turns: at lower ones a model has less to choose, as in
 /// most chats.
 const TEMPERATURES: [&str; 3] = ["1.0", "0.7", "0.3"];
@@ -26,9 +24,10 @@ pub struct Repeats(pub usize);
 pub enum SamplerNeeds {
     /// None: the seal names the seed.
     Nothing,
-    /// A seed and the ids of the tokens, as of vLLM.
+    /// A seed and the ids of the tokens, as of vLLM. `null` stands for the seed in the list, which gets the seed of its
+    /// position when it is asked.
     SeedAndIds,
-    /// A seed; the engine states no ids, as llama.cpp.
+    /// A seed, likewise; the engine states no ids, as llama.cpp.
     Seed,
     /// Nobody knows how the engine draws, so the request leaves all of it to the engine.
     NoParameters,
@@ -206,11 +205,11 @@ fn write_request(
     }
     match model.needs {
         SamplerNeeds::SeedAndIds => {
-            asked.insert("seed".to_owned(), json!(numbers.below(SEEDS)));
+            asked.insert("seed".to_owned(), Value::Null);
             asked.insert("return_token_ids".to_owned(), json!(true));
         }
         SamplerNeeds::Seed => {
-            asked.insert("seed".to_owned(), json!(numbers.below(SEEDS)));
+            asked.insert("seed".to_owned(), Value::Null);
         }
         SamplerNeeds::Nothing | SamplerNeeds::NoParameters => {}
     }
@@ -443,21 +442,23 @@ mod tests {
                 names.join(" ")
             };
             let all: BTreeSet<String> = asked.iter().map(names).collect();
-            let seeds: BTreeSet<Option<u64>> = asked.iter().map(|body| body["seed"].as_u64()).collect();
-            (all, seeds)
+            let have_blanks = asked
+                .iter()
+                .all(|body| body.get("seed").is_some_and(Value::is_null));
+            (all, have_blanks)
         };
-        let (names, seeds) = fields(SamplerNeeds::Seed);
+        let (names, have_blanks) = fields(SamplerNeeds::Seed);
         assert_eq!(
             names,
             ["max_tokens messages model seed stream temperature".to_owned()].into()
         );
-        assert!(seeds.len() == 8 && seeds.iter().flatten().all(|seed| *seed < 1 << 31));
-        let (names, seeds) = fields(SamplerNeeds::SeedAndIds);
+        assert!(have_blanks, "its position gives the seed");
+        let (names, have_blanks) = fields(SamplerNeeds::SeedAndIds);
         let with_ids = "max_tokens messages model return_token_ids seed stream temperature";
         assert_eq!(names, [with_ids.to_owned()].into());
-        assert!(!seeds.contains(&None));
-        let (names, seeds) = fields(SamplerNeeds::NoParameters);
+        assert!(have_blanks);
+        let (names, have_blanks) = fields(SamplerNeeds::NoParameters);
         assert_eq!(names, ["max_tokens messages model stream".to_owned()].into());
-        assert_eq!(seeds, [None].into());
+        assert!(!have_blanks);
     }
 }

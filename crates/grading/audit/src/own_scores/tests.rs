@@ -90,11 +90,20 @@ fn name(at: usize) -> Digest {
 /// The test of answers of which the author states these cells; `None` for one without words.
 fn test_of(tables: &[LikelihoodTable], stated: &[Option<CellCounts>]) -> OwnTest {
     let stated: Vec<Option<AnswerFinding>> = stated.iter().map(|cells| cells.as_ref().map(tokens)).collect();
-    let answers = stated.iter().enumerate();
-    OwnTest::of(
-        tables.to_vec(),
-        answers.map(|(at, finding)| Some(((name(at), at as u64), finding.as_ref()?))),
-    )
+    run_of(tables, &stated)
+}
+
+/// The test of one run of positions with these findings of the author, `None` for one that cannot be scored again.
+fn run_of(tables: &[LikelihoodTable], stated: &[Option<AnswerFinding>]) -> OwnTest {
+    let position = |(at, finding): (usize, &Option<AnswerFinding>)| TestedPosition {
+        starts_anew: at == 0,
+        scorable: finding.is_some().then(|| (name(at), at as u64)),
+        stated: likelihoods(finding.as_ref(), tables),
+    };
+    OwnTest {
+        positions: stated.iter().enumerate().map(position).collect(),
+        tables: tables.to_vec(),
+    }
 }
 
 /// The judgement of an adopter whose reference finds these cells.
@@ -231,14 +240,8 @@ fn a_cheat_is_convicted_by_few_own_scores_soon_after_its_author_convicts_it() {
 #[test]
 fn false_ids_count_by_the_own_reference_alone() {
     let own = calibration();
-    let stated = vec![AnswerFinding::FalseIds; 6];
-    let answers = || {
-        stated
-            .iter()
-            .enumerate()
-            .map(|(at, finding)| Some(((name(at), at as u64), finding)))
-    };
-    let test = OwnTest::of(widened_tables(&own), answers());
+    let stated = vec![Some(AnswerFinding::FalseIds); 6];
+    let test = run_of(&widened_tables(&own), &stated);
     assert_eq!(test.choose().len(), 4, "four suffice");
     assert!(!test.judge(&BTreeMap::new()).convicts);
     let found = |finding: &AnswerFinding| (0..6).map(|at| (name(at), finding.clone())).collect();
@@ -252,7 +255,7 @@ fn false_ids_count_by_the_own_reference_alone() {
     assert!(!test.judge(&found(&none)).convicts);
     let mut one_machine = own.clone();
     one_machine.machines.truncate(1);
-    let blind = OwnTest::of(widened_tables(&one_machine), answers());
+    let blind = run_of(&widened_tables(&one_machine), &stated);
     assert_eq!(blind.choose(), [], "a calibration of one machine follows nobody");
     assert!(!blind.judge(&found(&AnswerFinding::FalseIds)).convicts);
 }
@@ -365,26 +368,76 @@ fn the_premise_by_token_holds_under_the_widened_bound_and_not_under_the_plain_on
     assert_eq!(MARGIN_BINS, 9);
 }
 
-/// The attack that own scores alone do not rule out: everything is true, and the author shows what pleases it.
+/// Everything is true, and the author shows what pleases it: the attack that own scores alone do not rule out. It fails
+/// once every committed position counts, with a likelihood of 0 where the author shows nothing.
 #[test]
-fn only_the_worst_of_a_thousand_true_answers_for_each_that_is_shown_convict_an_honest_machine() {
+fn the_worst_of_a_thousand_true_answers_convict_where_they_may_be_chosen_and_not_where_positions_are_fixed() {
     let own = calibration();
     let (tables, rates) = (widened_tables(&own), CellCounts::sum(&own.machines[4].answers));
     let worst = |cells: &CellCounts| tables.iter().map(|table| table.of_answer(cells)).max();
-    let convicted = |answers: usize, seed: u64| {
+    let answers_of = |count: usize, seed: u64| -> Vec<CellCounts> {
         let mut numbers = numbers("chosen", seed);
-        let mut answers: Vec<CellCounts> = (0..answers)
+        (0..count)
             .map(|_| short_answer(&rates, &HIGH_ENTROPY, 20, &mut numbers))
-            .collect();
+            .collect()
+    };
+    let chosen = |answers: &[CellCounts]| {
+        let mut answers = answers.to_vec();
         answers.sort_by_key(|cells| Reverse(worst(cells)));
         answers.truncate(MOST_OWN_SCORES);
         let shown: Vec<Option<CellCounts>> = answers.iter().copied().map(Some).collect();
         judge(&test_of(&tables, &shown), &answers).convicts
     };
     for seed in 0..3 {
-        assert!(!convicted(1_600, seed), "a hundred for each");
-        assert!(convicted(16_000, seed), "a thousand for each");
+        assert!(!chosen(&answers_of(1_600, seed)), "a hundred for each");
+        let answers = answers_of(16_000, seed);
+        assert!(chosen(&answers), "a thousand for each");
+        // The author closes, or never asks, whatever has less than this likelihood.
+        for least in [0, ONE / 2, ONE, 2 * ONE, 4 * ONE] {
+            let shown = answers
+                .iter()
+                .map(|cells| (worst(cells) > Some(least)).then_some(*cells));
+            let shown: Vec<Option<CellCounts>> = shown.collect();
+            assert!(!judge(&test_of(&tables, &shown), &answers).convicts, "{least}");
+            // It names any start that it likes, too.
+            for start in (0..16_000).step_by(1_000) {
+                assert!(!judge(&test_of(&tables, &shown[start..]), &answers[start..]).convicts);
+            }
+        }
     }
+}
+
+#[test]
+fn evidence_never_grows_by_a_place_where_it_begins_anew() {
+    let own = calibration();
+    let tables = widened_tables(&own);
+    let int4 = own.alternatives.iter().find(|one| one.name == "int4").unwrap();
+    let cells: Vec<CellCounts> = int4.answers.iter().take(12).copied().collect();
+    let stated: Vec<Option<CellCounts>> = cells.iter().copied().map(Some).collect();
+    let whole = test_of(&tables, &stated);
+    let judged = judge(&whole, &cells);
+    assert!(judged.convicts);
+    for apart in 1..12 {
+        let mut split = whole.clone();
+        split.positions[apart].starts_anew = true;
+        let found: BTreeMap<Digest, AnswerFinding> = cells
+            .iter()
+            .enumerate()
+            .map(|(at, cells)| (name(at), tokens(cells)))
+            .collect();
+        assert!(split.judge(&found).log2 <= whole.judge(&found).log2);
+        assert!(
+            split.choose().is_empty()
+                || split
+                    .stated_run(OWN_EVIDENCE)
+                    .is_some_and(|run| { run.end <= apart || run.start >= apart })
+        );
+    }
+    let mut each = whole;
+    each.positions
+        .iter_mut()
+        .for_each(|position| position.starts_anew = true);
+    assert_eq!(each.choose(), [], "one answer convicts nobody");
 }
 
 #[test]
@@ -396,6 +449,7 @@ fn statements_suffice_before_they_suffice_amply() {
         tables: tables.clone(),
         positions: (0..answers)
             .map(|at| TestedPosition {
+                starts_anew: at == 0,
                 scorable: Some((name(at), at as u64)),
                 stated: vec![2 * ONE],
             })

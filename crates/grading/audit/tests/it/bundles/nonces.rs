@@ -27,7 +27,7 @@ fn with_another_key(world: &World, mut bundle: AuditBundle, place: usize) -> Aud
 
 #[test]
 fn a_derived_nonce_changes_no_verdict_and_a_foreign_one_takes_its_answer_out_of_the_test() {
-    let bundle = world().bundle(&given(12, Prompt::Canary, |_| true));
+    let bundle = world().bundle(&given(12, Prompt::User, |_| true));
     let (nonces, verdict, scored) = tally(&bundle);
     assert_eq!(
         nonces,
@@ -36,7 +36,7 @@ fn a_derived_nonce_changes_no_verdict_and_a_foreign_one_takes_its_answer_out_of_
             ..NonceTally::default()
         })
     );
-    assert_eq!((verdict, scored), (Verdict::Convicted, 12));
+    assert_eq!((verdict, scored), (Verdict::Suspect, 12));
     let foreign = with_another_key(&world(), bundle, 1);
     let (nonces, verdict, scored) = tally(&foreign);
     // Half of the answers began in the period before.
@@ -56,7 +56,7 @@ fn a_derived_nonce_changes_no_verdict_and_a_foreign_one_takes_its_answer_out_of_
 
 #[test]
 fn an_answer_is_unchecked_while_a_key_of_its_time_is_not_revealed() {
-    let mut bundle = world().bundle(&given(12, Prompt::Canary, |_| true));
+    let mut bundle = world().bundle(&given(12, Prompt::User, |_| true));
     bundle.nonce_keys.pop();
     let (nonces, verdict, _) = tally(&bundle);
     assert_eq!(
@@ -67,7 +67,20 @@ fn an_answer_is_unchecked_while_a_key_of_its_time_is_not_revealed() {
             unchecked: 6
         })
     );
-    assert_eq!(verdict, Verdict::Convicted);
+    assert_eq!(verdict, Verdict::Suspect);
+}
+
+#[test]
+fn the_nonce_of_an_own_prompt_is_that_of_its_position_whatever_keys_are_shown() {
+    let mut bundle = world().bundle(&given(12, Prompt::Canary, |_| true));
+    let all = NonceTally {
+        derived: 12,
+        ..NonceTally::default()
+    };
+    assert_eq!(tally(&bundle), (Some(all), Verdict::Convicted, 12));
+    bundle = with_another_key(&world(), bundle, 0);
+    bundle.nonce_keys.pop();
+    assert_eq!(tally(&bundle), (Some(all), Verdict::Convicted, 12));
 }
 
 #[test]

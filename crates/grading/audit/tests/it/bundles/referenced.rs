@@ -135,7 +135,7 @@ fn another_image_and_its_sampler_are_part_of_the_evidence() {
     }
     let plain = World::new("int4", 1).bundle(&given(12, Prompt::Canary, |_| true));
     let later = change(&plain, |bundle| {
-        bundle.format = "muster/audit-bundle/5".to_owned()
+        bundle.format = "muster/audit-bundle/6".to_owned()
     });
     assert!(matches!(
         replay(&later.to_text()).unwrap_err(),

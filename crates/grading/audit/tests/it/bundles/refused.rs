@@ -1,15 +1,17 @@
 //! A bundle in which anything was altered has no verdict, and its error states why.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use muster_audit::{
-    AnswerFinding, AuditBundle, AuditOutcome, Calibration, FalseIds, KnownAnswer, Origin, OwnTest,
-    ReplayError, RescorablePair, replay,
+    AnswerFinding, AuditBundle, AuditOutcome, Calibration, CommittedList, FalseIds, KnownAnswer, LinkState,
+    ListCommitment, Origin, OwnTest, ReplayError, RescorablePair, replay, root_of_lists,
 };
 use muster_identity::Keypair;
 use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::{BucketHeader, Envelope, RequestNonce, ResponseProof, seal};
 
 use crate::bundles::referenced;
-use crate::bundles::support::{Prompt, World, canaries, given, make_false};
+use crate::bundles::support::{COMMITTED, Prompt, World, digest_of, given, make_false};
 
 fn bundle() -> AuditBundle {
     World::new("int4", 1).bundle(&given(20, Prompt::Canary, |_| true))
@@ -30,8 +32,18 @@ macro_rules! assert_refused {
 
 /// The answers of a bundle that another reference can score.
 fn scorable(bundle: &AuditBundle) -> Vec<RescorablePair> {
-    let (_, pairs) = OwnTest::new(bundle, &bundle.calibration, 0, &|_| true).unwrap();
+    let (_, pairs) = own_test(bundle, &bundle.calibration, 0);
     pairs.into_values().collect()
+}
+
+/// The test of an adopter that saw every header in time.
+fn own_test(
+    bundle: &AuditBundle,
+    calibration: &Calibration,
+    oldest: u64,
+) -> (OwnTest, BTreeMap<Digest, RescorablePair>) {
+    let miners = bundle.miners.iter().copied().collect();
+    OwnTest::new(bundle, calibration, oldest, &miners, &|_| LinkState::Joined).unwrap()
 }
 
 #[test]
@@ -178,7 +190,8 @@ fn a_proof_that_was_logged_in_two_buckets_counts_once_at_most() {
     for answer in &mut again.answers {
         answer.bucket += 100;
     }
-    let later = world.log(&mut again.answers, &canaries(4, false, false).root());
+    let last = digest_of(&bundle.buckets.last().unwrap().header);
+    let later = world.log(&mut again.answers, last, &root_of_lists([]));
     bundle.buckets.extend(later);
     bundle.sessions.push(again);
     let error = replay(&bundle.to_text()).unwrap_err();
@@ -204,48 +217,162 @@ fn leaves_stand_where_the_bundle_says() {
 
 #[test]
 fn prompts_are_those_of_the_committed_list_each_once() {
+    let world = World::new("int4", 1);
+    let list = world.head(&world.canaries(20)).digest();
     let other = |bundle: &mut AuditBundle| {
-        let opened = canaries(20, false, false).open(9).unwrap();
+        let opened = world.canaries(20).open(9).unwrap().of_list(list);
         bundle.sessions[0].answers[3].origin = Origin::Canary(opened);
     };
     assert_refused!(other, ReplayError::Canary { sequence: 3, .. });
     let of_another_list = |bundle: &mut AuditBundle| {
-        let opened = canaries(19, false, false).open(3).unwrap();
+        let opened = world.canaries(19).open(3).unwrap().of_list(list);
         bundle.sessions[0].answers[3].origin = Origin::Canary(opened);
     };
     assert_refused!(of_another_list, ReplayError::Canary { sequence: 3, .. });
+    let of_no_list = |bundle: &mut AuditBundle| {
+        let opened = world.canaries(20).open(3).unwrap();
+        bundle.sessions[0].answers[3].origin = Origin::Canary(opened);
+    };
+    assert_refused!(of_no_list, ReplayError::Canary { sequence: 3, .. });
 }
 
 #[test]
-fn an_own_prompt_is_of_a_list_that_was_committed_to_before_a_block_gave_its_pseudonym() {
+fn an_own_prompt_is_of_a_list_that_was_committed_to_before_a_block_gave_its_seed() {
     let world = World::new("int4", 1);
-    let root = canaries(20, false, false).root();
+    let head = world.head(&world.canaries(20));
+    let commit = |bucket: u64| world.commit(bucket, &head).0;
     assert_refused!(
         |bundle| bundle.commitments.clear(),
         ReplayError::Canary { sequence: 0, .. }
     );
-    let of_the_same_bucket = |bundle: &mut AuditBundle| bundle.commitments = vec![world.commit(4_000, root)];
+    let of_the_same_bucket = |bundle: &mut AuditBundle| bundle.commitments = vec![commit(4_000)];
     assert_refused!(of_the_same_bucket, ReplayError::Canary { sequence: 0, .. });
-    let luckier = |bundle: &mut AuditBundle| bundle.commitments[0].block_hash = Digest::of(b"luckier");
-    assert_refused!(luckier, ReplayError::Canary { sequence: 0, .. });
-    let of_another_bucket = |bundle: &mut AuditBundle| bundle.commitments = vec![world.commit(3_998, root)];
+    let luckier = |bundle: &mut AuditBundle| bundle.commitments[0].block_hash = Some(Digest::of(b"luckier"));
+    assert_refused!(luckier, ReplayError::Commitment { place: 0 });
+    let of_another_bucket = |bundle: &mut AuditBundle| bundle.commitments = vec![commit(3_998)];
     assert_refused!(of_another_bucket, ReplayError::Canary { sequence: 0, .. });
-    let second = |bundle: &mut AuditBundle| bundle.commitments.insert(0, world.commit(3_998, root));
+    let second = |bundle: &mut AuditBundle| bundle.commitments.insert(0, commit(3_998));
     assert_refused!(second, ReplayError::Commitment { place: 1 });
-    let late = |bundle: &mut AuditBundle| bundle.commitments.push(world.commit(3_998, Digest::of(b"other")));
+    let late = |bundle: &mut AuditBundle| bundle.commitments.push(commit(3_998));
     assert_refused!(late, ReplayError::Commitment { place: 1 });
     let mut other = World::new("int4", 1);
     other.validator = Keypair::from_seed([7; 32]);
-    let by_another = |bundle: &mut AuditBundle| bundle.commitments = vec![other.commit(3_999, root)];
+    let by_another = |bundle: &mut AuditBundle| bundle.commitments = vec![other.commit(3_999, &head).0];
     assert_refused!(by_another, ReplayError::Commitment { place: 0 });
+    let without_key = |bundle: &mut AuditBundle| bundle.commitments[0].key = None;
+    assert_refused!(without_key, ReplayError::Commitment { place: 0 });
+    let without_lists = |bundle: &mut AuditBundle| bundle.commitments[0].lists.clear();
+    assert_refused!(without_lists, ReplayError::Commitment { place: 0 });
+    let longer = |bundle: &mut AuditBundle| {
+        let lists = &mut bundle.commitments[0].lists;
+        if let CommittedList::Opened(opened) = &mut lists[0] {
+            opened.length += 1;
+        }
+    };
+    assert_refused!(longer, ReplayError::Commitment { place: 0 });
     let unused = |bundle: &mut AuditBundle| {
-        bundle
-            .commitments
-            .insert(0, world.commit(3_998, Digest::of(b"unused")));
+        let header = world.header(3_998, Digest::of(b""), root_of_lists([]));
+        let header = ListCommitment {
+            header: seal(&header, &world.validator).to_text(),
+            block_hash: None,
+            key: None,
+            lists: Vec::new(),
+        };
+        bundle.commitments.insert(0, header);
     };
     let mut fine = bundle();
     unused(&mut fine);
     assert!(replay(&fine.to_text()).is_ok());
+}
+
+#[test]
+fn a_position_is_asked_once_in_the_session_that_its_head_names_with_the_nonce_of_its_block() {
+    let refused = |alter_own: fn(usize, &mut ResponseProof)| {
+        let mut world = World::new("int4", 1);
+        world.alter_own = alter_own;
+        let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
+        matches!(
+            replay(&bundle.to_text()),
+            Err(ReplayError::Canary { sequence: 3, .. })
+        )
+    };
+    let drawn = |place: usize, proof: &mut ResponseProof| {
+        if place == 3 {
+            proof.gateway_nonce = Some(RequestNonce::from_bytes([7; 32]));
+        }
+    };
+    assert!(refused(drawn), "another nonce");
+    let none = |place: usize, proof: &mut ResponseProof| {
+        if place == 3 {
+            proof.gateway_nonce = None;
+        }
+    };
+    assert!(refused(none), "no nonce");
+    // The head names another session: the one that answered was chosen.
+    let world = World::new("int4", 1);
+    let mut head = world.head(&world.canaries(12));
+    head.session = Digest::of(b"another session");
+    let mut elsewhere = world.bundle(&given(12, Prompt::Canary, |_| true));
+    elsewhere.commitments = vec![world.commit(COMMITTED, &head).0];
+    for answer in &mut elsewhere.sessions[0].answers {
+        if let Origin::Canary(opened) = &mut answer.origin {
+            opened.list = Some(head.digest());
+        }
+    }
+    let found = replay(&elsewhere.to_text()).unwrap_err();
+    assert!(
+        matches!(found, ReplayError::Canary { sequence: 0, .. }),
+        "{found:?}"
+    );
+    // The session answered position 3 before, outside of the log.
+    let mut again = World::new("int4", 1);
+    again.has_others = true;
+    again.asks_before = Some(3);
+    let found = replay(&again.bundle(&given(12, Prompt::Canary, |_| true)).to_text()).unwrap_err();
+    assert!(
+        matches!(found, ReplayError::Canary { sequence: 11, .. }),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn every_position_counts_and_the_evidence_begins_anew_where_headers_are_missing() {
+    let mut world = World::new("int4", 1);
+    world.opens_words = true;
+    let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
+    let miners: BTreeSet<MinerKey> = bundle.miners.iter().copied().collect();
+    let chosen = |bundle: &AuditBundle, miners: &BTreeSet<MinerKey>, state: LinkState| {
+        let (test, pairs) = OwnTest::new(bundle, &bundle.calibration, 0, miners, &|_| state).unwrap();
+        (test.choose().len(), pairs.len())
+    };
+    assert_eq!(chosen(&bundle, &miners, LinkState::Joined).1, 12);
+    assert_eq!(chosen(&bundle, &miners, LinkState::Apart).1, 12);
+    assert_eq!(chosen(&bundle, &miners, LinkState::Unseen), (0, 0));
+    assert_eq!(
+        chosen(&bundle, &BTreeSet::new(), LinkState::Joined),
+        (0, 0),
+        "another coldkey's"
+    );
+    // Answers that are left out are positions without a score.
+    let adoption = |bundle: &AuditBundle| replay(&bundle.to_text()).unwrap().adoption.unwrap();
+    assert!(adoption(&bundle).convicts);
+    let mut closed = bundle.clone();
+    for answer in &mut closed.sessions[0].answers[..10] {
+        answer.words = None;
+    }
+    assert_eq!(adoption(&closed).positions, 12);
+    assert!(!adoption(&closed).convicts);
+    // A sealed list of the same miner may have any number of them.
+    let head = world.head(&world.canaries(12));
+    let mut sealed = bundle;
+    sealed.commitments[0].lists = vec![head.seal()];
+    sealed.commitments[0].block_hash = None;
+    sealed.commitments[0].key = None;
+    let found = replay(&sealed.to_text()).unwrap_err();
+    assert!(
+        matches!(found, ReplayError::Canary { sequence: 0, .. }),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -319,7 +446,7 @@ fn answers_that_are_too_old_to_convict_count_for_the_miner() {
     let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
     let buckets: Vec<u64> = scorable(&bundle).iter().map(|pair| pair.bucket).collect();
     let (oldest, newest) = (*buckets.iter().min().unwrap(), *buckets.iter().max().unwrap());
-    let since = |oldest: u64| OwnTest::new(&bundle, &bundle.calibration, oldest, &|_| true).unwrap();
+    let since = |oldest: u64| own_test(&bundle, &bundle.calibration, oldest);
     let (test, pairs) = since(oldest);
     assert_eq!((pairs.len(), test.choose().is_empty()), (buckets.len(), false));
     let (test, pairs) = since(newest + 1);
@@ -331,13 +458,7 @@ fn another_calibration_gives_its_own_test() {
     let mut world = World::new("int4", 1);
     world.opens_words = true;
     let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
-    let chosen = |calibration: &Calibration| {
-        OwnTest::new(&bundle, calibration, 0, &|_| true)
-            .unwrap()
-            .0
-            .choose()
-            .len()
-    };
+    let chosen = |calibration: &Calibration| own_test(&bundle, calibration, 0).0.choose().len();
     assert!((4..=12).contains(&chosen(&bundle.calibration)));
     let mut none = bundle.calibration.clone();
     none.machines.truncate(1);
@@ -462,7 +583,7 @@ fn the_nonce_of_an_own_prompt_is_the_one_of_its_salt_or_none() {
             proof.client_nonce = Some(RequestNonce::from_bytes([1; 32]))
         }),
     ] {
-        let list = canaries(12, false, false);
+        let list = World::new("int4", 1).canaries(12);
         let place = (0..12).position(|place| list.next(place).unwrap().has_nonce() == has_nonce);
         let place = u64::try_from(place.unwrap()).unwrap();
         let mut world = World::new("int4", 1);

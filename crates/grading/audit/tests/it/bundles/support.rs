@@ -7,9 +7,9 @@ use base64::engine::general_purpose::STANDARD;
 use muster_audit::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketDraw, BucketEvidence, Calibration,
     Canary, CanaryList, CellCounts, ENTROPY_EDGES, EngineSampler, FalseIds, KnownAnswer, ListCommitment,
-    LoggedClient, MARGIN_BINS, MARGIN_EDGES, Margin, NoncePeriod, OpenedShare, OpenedText, Origin,
-    REFERENCED_CALIBRATION_FORMAT, ReferenceBuild, ReferenceMachine, RevealedNonceKey, SamplerEngine,
-    SeededNumbers, SessionEvidence, Statistic, TokenScore, digest_of_ids,
+    ListHead, LoggedClient, MARGIN_BINS, MARGIN_EDGES, Margin, NoncePeriod, OpenedShare, OpenedText, Origin,
+    OwnPromptKey, REFERENCED_CALIBRATION_FORMAT, ReferenceBuild, ReferenceMachine, RevealedNonceKey,
+    SamplerEngine, SeededNumbers, SessionEvidence, Statistic, TokenScore, digest_of_ids, root_of_lists,
 };
 use muster_identity::Keypair;
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
@@ -116,6 +116,8 @@ pub(crate) struct World {
     pub(crate) repeats_salt: bool,
     /// Whether nonces follow from keys that the bundle shows.
     pub(crate) has_nonce_keys: bool,
+    /// The position of the list that the session was asked before all others, outside of the log. Needs `has_others`.
+    pub(crate) asks_before: Option<u64>,
     /// Changes the proof of the answer with this number before it is signed.
     pub(crate) alter_proof: fn(usize, &mut ResponseProof),
     /// Changes the proof of the answer to an own prompt after its client was set.
@@ -143,6 +145,7 @@ impl World {
             is_third_format: false,
             repeats_salt: false,
             has_nonce_keys: false,
+            asks_before: None,
             alter_proof: |_, _| {},
             alter_own: |_, _| {},
             validator: Keypair::from_seed([1; 32]),
@@ -157,7 +160,9 @@ impl World {
     /// A bundle of these answers, all in one session.
     pub(crate) fn bundle(&self, given: &[Given]) -> AuditBundle {
         let attestation = self.attestation();
-        let canaries = canaries(given.len(), self.has_seeds, self.repeats_salt);
+        let canaries = self.canaries(given.len());
+        let head = self.head(&canaries);
+        let (commitment, own_key) = self.commit(COMMITTED, &head);
         let mut numbers = SeededNumbers::new("muster/test-world/1", &self.seed.to_be_bytes());
         let (mut previous, mut sent) = (Digest::of(&attestation.signed_bytes()), 0_u64);
         let (mut answers, mut others) = (Vec::new(), Vec::new());
@@ -166,8 +171,10 @@ impl World {
         for (place, one) in given.iter().enumerate() {
             let clients = [None, Some(Digest::of(b"gone"))];
             for client in clients.into_iter().filter(|_| self.has_others) {
+                let asked = self.asks_before.filter(|_| place == 0);
                 let proof = ResponseProof {
                     client,
+                    gateway_nonce: asked.map(|position| own_key.nonce(&head.digest(), position)),
                     ..self.proof(&attestation, next, previous, one.client, b"", 1)
                 };
                 let envelope = seal(&proof, &self.session_key);
@@ -175,7 +182,17 @@ impl World {
                 next += 1;
                 others.push(envelope.to_text());
             }
-            let (origin, request) = origin(one.prompt, &canaries, &mut sent);
+            let (mut origin, mut request) = origin(one.prompt, &canaries, &mut sent);
+            if let Origin::Canary(opened) = &mut origin
+                && !self.is_third_format
+            {
+                opened.list = Some(head.digest());
+                if self.calibration.sampler.is_some()
+                    && let Some(filled) = own_key.fill_seed(&request, &head.digest(), opened.position)
+                {
+                    request = filled;
+                }
+            }
             let unseeded = self.unseeded.as_ref().filter(|_| one.prompt == Prompt::User);
             let tokens = self.tokens(unseeded.unwrap_or(&self.calibration), one.cheats, &mut numbers);
             let mut proof = self.proof(&attestation, next, previous, one.client, &request, tokens.len());
@@ -191,10 +208,15 @@ impl World {
                 let canary = canaries.next(opened.position).unwrap();
                 proof.client = Some(canary.client(&block_hash_of(COMMITTED)));
                 proof.client_nonce = canary.client_nonce(&block_hash_of(COMMITTED));
-                (self.alter_own)(place, &mut proof);
             }
             if self.has_nonce_keys {
                 self.derive_nonce(&mut proof, bucket, &mut equal);
+            }
+            if let Origin::Canary(opened) = &origin {
+                if !self.is_third_format {
+                    proof.gateway_nonce = Some(own_key.nonce(&head.digest(), opened.position));
+                }
+                (self.alter_own)(place, &mut proof);
             }
             let envelope = seal(&proof, &self.session_key);
             previous = envelope.digest();
@@ -218,7 +240,10 @@ impl World {
                 beyond: false,
             });
         }
-        let buckets = self.log(&mut answers, &canaries.root());
+        let buckets = match self.is_third_format {
+            true => self.log(&mut answers, Digest::of(b""), &canaries.root()),
+            false => self.log(&mut answers, digest_of(&commitment.header), &root_of([])),
+        };
         let mut nonce_keys = Vec::new();
         if self.has_nonce_keys {
             let last =
@@ -232,7 +257,7 @@ impl World {
             },
             unseeded: self.unseeded.clone(),
             nonce_keys,
-            commitments: vec![self.commit(COMMITTED, canaries.root())],
+            commitments: vec![commitment],
             genesis: self.genesis,
             netuid: self.netuid,
             validator: ValidatorKey(self.validator.hotkey()),
@@ -251,23 +276,90 @@ impl World {
         }
     }
 
-    /// The commitment to a list by the header of this bucket.
-    pub(crate) fn commit(&self, bucket: u64, canaries: Digest) -> ListCommitment {
-        let header = BucketHeader {
+    /// The list of own prompts of a bundle with so many answers.
+    pub(crate) fn canaries(&self, count: usize) -> CanaryList {
+        canaries(count, self.has_seeds, self.repeats_salt, self.is_third_format)
+    }
+
+    /// The head of a list, all of whose prompts are asked of the world's session.
+    pub(crate) fn head(&self, canaries: &CanaryList) -> ListHead {
+        ListHead {
+            salt: [9; 32],
+            session: Digest::of(&self.attestation().signed_bytes()),
+            miner: MinerKey(self.miner.hotkey()),
+            model: "tiny".to_owned(),
+            length: canaries.length(),
+            root: canaries.root(),
+        }
+    }
+
+    /// The commitment to a list by the header of this bucket, and the key of its prompts.
+    pub(crate) fn commit(&self, bucket: u64, head: &ListHead) -> (ListCommitment, OwnPromptKey) {
+        let canaries = match self.is_third_format {
+            true => head.root,
+            false => root_of_lists([&head.digest()]),
+        };
+        let header = self.header(bucket, Digest::of(b""), canaries);
+        let block_hash = block_hash_of(bucket);
+        let (key, proof) = OwnPromptKey::prove(&self.validator, &header, &block_hash);
+        let commitment = ListCommitment {
+            header: seal(&header, &self.validator).to_text(),
+            block_hash: Some(block_hash),
+            key: (!self.is_third_format).then_some(proof),
+            lists: match self.is_third_format {
+                true => Vec::new(),
+                false => vec![head.open()],
+            },
+        };
+        (commitment, key)
+    }
+
+    /// The bundle with more headers: before its list one with a list of another miner, behind it one with a list that
+    /// was never asked, and after that a list of the same miner that is hidden, and one more of another miner.
+    pub(crate) fn with_more_headers(&self, mut bundle: AuditBundle) -> AuditBundle {
+        let mut head = self.head(&canaries(3, false, false, false));
+        head.salt = [8; 32];
+        let mut foreign = head.clone();
+        foreign.miner = MinerKey(self.validator.hotkey());
+        let sealed = |bucket: u64, previous: Digest, hidden: &ListHead| {
+            let header = self.header(bucket, previous, root_of_lists([&hidden.digest()]));
+            ListCommitment {
+                header: seal(&header, &self.validator).to_text(),
+                block_hash: None,
+                key: None,
+                lists: vec![hidden.seal()],
+            }
+        };
+        let (unasked, _) = self.commit(4_010, &head);
+        let hidden = sealed(
+            4_011,
+            digest_of(&unasked.header),
+            &ListHead {
+                salt: [7; 32],
+                ..head
+            },
+        );
+        let last = sealed(4_012, digest_of(&hidden.header), &foreign);
+        bundle
+            .commitments
+            .insert(0, sealed(COMMITTED - 1, Digest::of(b""), &foreign));
+        bundle.commitments.extend([unasked, hidden, last]);
+        bundle
+    }
+
+    /// The header of a bucket without answers, behind the header with this digest.
+    pub(crate) fn header(&self, bucket: u64, previous: Digest, canaries: Digest) -> BucketHeader {
+        BucketHeader {
             genesis: self.genesis,
             netuid: self.netuid,
             validator: ValidatorKey(self.validator.hotkey()),
             bucket: BucketNumber(bucket),
             answers: 0,
             root: root_of([]),
-            previous: Digest::of(b""),
+            previous,
             shares: 0,
             share_root: root_of([]),
             canaries,
-        };
-        ListCommitment {
-            header: seal(&header, &self.validator).to_text(),
-            block_hash: block_hash_of(bucket),
         }
     }
 
@@ -412,8 +504,12 @@ impl World {
     }
 
     /// Logs the answers in buckets: fills their paths, signs the headers, and draws.
-    pub(crate) fn log(&self, answers: &mut [AnswerEvidence], canaries: &Digest) -> Vec<BucketEvidence> {
-        let mut previous = Digest::of(b"");
+    pub(crate) fn log(
+        &self,
+        answers: &mut [AnswerEvidence],
+        mut previous: Digest,
+        canaries: &Digest,
+    ) -> Vec<BucketEvidence> {
         let mut buckets = Vec::new();
         for of_bucket in answers.chunk_by_mut(|left, right| left.bucket == right.bucket) {
             let leaves: Vec<Digest> = of_bucket.iter().map(leaf).collect();
@@ -469,6 +565,11 @@ impl World {
 /// The format before leaves committed to clients.
 pub(crate) const THIRD_FORMAT: &str = "muster/audit-bundle/3";
 
+/// The digest of a header's bytes.
+pub(crate) fn digest_of(header: &str) -> Digest {
+    Envelope::<BucketHeader>::from_text(header).unwrap().digest()
+}
+
 /// Hides the client of an answer that is not audited.
 fn hide_undrawn(answer: &mut AnswerEvidence, draw: &BucketDraw, ppm: u32) {
     let proof = Envelope::<ResponseProof>::from_text(&answer.proof)
@@ -523,13 +624,20 @@ fn leaf(answer: &AnswerEvidence) -> Digest {
     .hash()
 }
 
-pub(crate) fn canaries(count: usize, has_seeds: bool, repeats_salt: bool) -> CanaryList {
+fn canaries(count: usize, has_seeds: bool, repeats_salt: bool, names_seeds: bool) -> CanaryList {
+    let seed = |number: usize| match names_seeds {
+        true => number.to_string(),
+        false => "null".to_owned(),
+    };
     let canary = |number: usize| Canary {
         salt: *Digest::of(&(if repeats_salt { 0 } else { number }).to_be_bytes()).as_bytes(),
         request: match has_seeds {
             false => format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true}}").into_bytes(),
-            true => format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true,\"seed\":{number}}}")
-                .into_bytes(),
+            true => format!(
+                "{{\"prompt\":\"canary {number}\",\"return_token_ids\":true,\"seed\":{}}}",
+                seed(number)
+            )
+            .into_bytes(),
         },
     };
     CanaryList::new((0..count).map(canary).collect())

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use muster_audit::{
-    AuditBundle, AuditOutcome, Calibration, FalseIds, KnownAnswer, LoggedClient, NoncePeriod, OpenedText,
-    Origin, RevealedNonceKey, Statistic, UnprovenAnswer, UnusableReason, replay,
+    AuditBundle, AuditOutcome, Calibration, CommittedList, FalseIds, KnownAnswer, LoggedClient, NoncePeriod,
+    OpenedText, Origin, RevealedNonceKey, Statistic, UnprovenAnswer, UnusableReason, replay,
 };
 use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::StreamEnd;
@@ -120,6 +120,7 @@ fn bundles() -> Vec<AuditBundle> {
     second_format.commitments.clear();
     vec![
         with_keys.bundle(&given(12, Prompt::Canary, |_| true)),
+        with_words.with_more_headers(with_words.bundle(&given(12, Prompt::Canary, |_| true))),
         with_keys.bundle(&mixed(4)),
         foreign,
         earlier,
@@ -157,13 +158,14 @@ fn shared_part(mut replayed: Value) -> Value {
         fields.remove(ours_alone).unwrap();
     }
     fields.remove("nonce_keys");
+    fields.remove("own_keys");
     replayed
 }
 
-/// The outputs that the other program cannot compute: of the draws, then of the keys of nonces.
+/// The outputs that the other program cannot compute: of the draws, then of the keys of nonces and of own prompts.
 fn outputs(replayed: &Value) -> Value {
     let listed = |name: &str| replayed[name].as_array().cloned().unwrap_or_default();
-    json!([listed("draws"), listed("nonce_keys")].concat())
+    json!([listed("draws"), listed("nonce_keys"), listed("own_keys")].concat())
 }
 
 /// The bundle with one fact changed after everything was signed.
@@ -186,8 +188,20 @@ fn altered(bundle: &AuditBundle) -> Vec<AuditBundle> {
         change(&|bundle| bundle.miners.clear()),
         change(&|bundle| bundle.miners.push(bundle.miners[0])),
         change(&|bundle| bundle.commitments.clear()),
-        change(&|bundle| bundle.commitments[0].block_hash = bundle.calibration.model),
+        change(&|bundle| bundle.commitments[0].block_hash = Some(bundle.calibration.model)),
         change(&|bundle| bundle.commitments.push(bundle.commitments[0].clone())),
+        change(&|bundle| bundle.commitments[0].key = None),
+        change(&|bundle| bundle.commitments[0].lists.clear()),
+        change(&|bundle| {
+            if let CommittedList::Opened(opened) = &mut bundle.commitments[0].lists[0] {
+                opened.length += 1;
+            }
+        }),
+        change(&|bundle| {
+            if let CommittedList::Opened(opened) = &mut bundle.commitments[0].lists[0] {
+                opened.session = bundle.calibration.model;
+            }
+        }),
         change(&|bundle| "muster/audit-bundle/2".clone_into(&mut bundle.format)),
         change(&|bundle| bundle.miners.push(MinerKey(bundle.coldkey))),
         change(&|bundle| {

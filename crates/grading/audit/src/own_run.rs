@@ -1,0 +1,109 @@
+//! The run of own prompts by which an adopter judges: every position that the shown headers commit to, in their order.
+//!
+//! A position counts whether or not it was asked, so an author that asks only prompts whose seeds please it shows zeros
+//! between them. Headers name one another. Where one is missing, was not seen in time, or hides a list of the miner, the
+//! evidence begins anew behind it: restarted evidence is never larger for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_protocol::{Digest, MinerKey};
+
+use crate::bundle::AuditBundle;
+use crate::checked_answer::CheckedAnswer;
+use crate::checked_log::CheckedLog;
+use crate::committed_lists::ShownList;
+use crate::list_head::subject_of;
+use crate::opened_text::RescorablePair;
+
+/// A header of a bundle as an adopter looks for it among those that it read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderLink {
+    /// The number of its bucket.
+    pub bucket: u64,
+    /// The digest of its bytes.
+    pub digest: Digest,
+    /// The bucket of the shown header that it names as the one before it; `None` if it names none that is shown.
+    pub follows: Option<u64>,
+    /// Whether it commits to a list of the miners that are judged.
+    pub has_lists: bool,
+}
+
+/// Whether the lists of a header count, and whether it goes on with the run before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// It was seen in time, and no header stands between it and the one that it follows.
+    Joined,
+    /// It was seen in time. The run begins anew with it.
+    Apart,
+    /// It was not seen in time, so its lists do not count. The run begins anew behind it.
+    Unseen,
+}
+
+/// A position of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct RunPosition {
+    /// Whether the evidence begins anew with it.
+    pub(crate) starts_anew: bool,
+    /// What a reference needs to score the answer; `None` if there is none, or the bundle does not show that.
+    pub(crate) pair: Option<RescorablePair>,
+}
+
+/// All positions of own prompts to these miners in the order of their commitment. A bundle of an earlier format fixes
+/// none.
+pub(crate) fn positions(
+    log: &CheckedLog<'_>,
+    bundle: &AuditBundle,
+    miners: &BTreeSet<MinerKey>,
+    state_of: &dyn Fn(&HeaderLink) -> LinkState,
+) -> Vec<RunPosition> {
+    let answered: BTreeMap<(Digest, u64), &CheckedAnswer<'_>> = log
+        .answers
+        .iter()
+        .filter_map(|answer| Some((answer.position?, answer)))
+        .collect();
+    let subjects: BTreeSet<Digest> = miners
+        .iter()
+        .map(|miner| subject_of(miner, &bundle.model))
+        .collect();
+    let mut run = Vec::new();
+    let mut starts_anew = true;
+    let mut before: Option<(Digest, u64)> = None;
+    for header in &log.headers {
+        let is_judged = |list: &ShownList| match list {
+            ShownList::Sealed { subject } => subjects.contains(subject),
+            ShownList::Opened { miner, .. } => miners.contains(miner),
+        };
+        let link = HeaderLink {
+            bucket: header.bucket,
+            digest: header.digest,
+            follows: before
+                .filter(|(digest, _)| *digest == header.previous)
+                .map(|(_, bucket)| bucket),
+            has_lists: header.lists.iter().any(is_judged),
+        };
+        before = Some((header.digest, header.bucket));
+        match state_of(&link) {
+            LinkState::Joined => starts_anew |= link.follows.is_none(),
+            LinkState::Apart => starts_anew = true,
+            LinkState::Unseen => {
+                starts_anew = true;
+                continue;
+            }
+        }
+        for list in header.lists.iter().filter(|list| is_judged(list)) {
+            match list {
+                ShownList::Sealed { .. } => starts_anew = true,
+                ShownList::Opened { digest, length, .. } => {
+                    for position in 0..*length {
+                        let answer = answered.get(&(*digest, position));
+                        run.push(RunPosition {
+                            starts_anew: std::mem::take(&mut starts_anew),
+                            pair: answer.and_then(|answer| RescorablePair::of(answer)),
+                        });
+                    }
+                }
+            }
+        }
+    }
+    run
+}
