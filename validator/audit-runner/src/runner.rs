@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use muster_audit::{AnswerFinding, AnswerJudgement, Calibration, RescorablePair};
 use muster_gateway::miner_sessions::MinerSessions;
@@ -27,14 +27,14 @@ use crate::audits::recovery::recover_runs;
 use crate::audits::reference_start::{AuditPauses, next_due};
 use crate::audits::run_record::AuditRun;
 use crate::audits::subject::{Gathered, Subject};
-use crate::log::keeper::{DueWork, LogKeeper};
+use crate::log::keeper::LogKeeper;
 use crate::notices::delivery;
-use crate::own_prompts::asking::{ask_own, prepare_list};
-use crate::own_prompts::current_list::Prompts;
+use crate::own_prompts::list_queue::ListQueue;
+use crate::own_prompts::sources::PromptStock;
 use crate::reference::plan::calibrated_service;
 use crate::reference::{reported, rescoring};
 use crate::runner_state::{BarredMiners, RunnerState};
-use crate::self_test::asking::{begin_prepared, prepare_due};
+use crate::self_test;
 use crate::self_test::judging::{judge_drawn, measure_newest};
 use crate::self_test::ordered_tests::SelfTests;
 use crate::settings::Settings;
@@ -119,7 +119,6 @@ impl AuditRunner {
         let log = deps.gateway.answer_log();
         log.store().release_unclosed().await?;
         let last = log.store().last_bucket().await?;
-        let prompts = Prompts::restore(&store, last.as_ref().map(|bucket| bucket.canary_list)).await?;
         let state = Arc::new(RunnerState {
             settings,
             adopter: Adopter {
@@ -134,7 +133,9 @@ impl AuditRunner {
             log,
             trusted: deps.trusted,
             store,
-            prompts,
+            stock: PromptStock::default(),
+            lists: ListQueue::default(),
+            open_prompts: AtomicUsize::new(0),
             self_tests: SelfTests::default(),
             keypair: deps.keypair,
             clock: deps.clock,
@@ -173,7 +174,7 @@ impl AuditRunner {
         ended.await.map_err(|_| OrderRefusal::Stopping)
     }
 
-    /// Orders a test of the spot checks with this model. It begins once the next bucket is closed.
+    /// Orders a test of the spot checks with this model. It begins with the next block.
     ///
     /// # Errors
     /// The configuration names no cheaper engine or no calibration of the model, or the validator has no miner of its
@@ -261,7 +262,7 @@ async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
     loop {
         (block, _) = state.subnet.wait_for_block_after(block).await;
         let advanced = match keeper.advance(block).await {
-            Ok(due) => do_due(&state, due).await,
+            Ok(()) => begin_due(&state).await,
             Err(error) => Err(error),
         };
         let advanced = match advanced {
@@ -276,22 +277,11 @@ async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
     }
 }
 
-/// Begins another list of own prompts after a bucket was closed, and asks its prompts once it is committed to.
-async fn do_due(state: &Arc<RunnerState>, due: DueWork) -> Result<(), StoreError> {
-    if let Some(closed) = due.closed {
-        state.outcomes_due.store(true, Ordering::SeqCst);
-        if !due.is_list_prepared {
-            prepare_due(state).await?;
-            prepare_list(state, closed).await?;
-        }
-    }
-    if let Some(ended) = due.asked_after {
-        begin_prepared(state);
-        ask_own(state, ended).await?;
-        ask_fresh(state, ended).await?;
-        ask_convicts(state, ended).await?;
-    }
-    Ok(())
+/// Opens the sessions in which appeals, convicts and self-tests that are due get own prompts.
+async fn begin_due(state: &Arc<RunnerState>) -> Result<(), StoreError> {
+    self_test::asking::begin_due(state).await?;
+    ask_fresh(state).await?;
+    ask_convicts(state).await
 }
 
 /// Names the miners that get no sessions for clients now.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use muster_gateway::miner_sessions::MinerSessions;
 use muster_gateway::{AnswerLog, Gateway};
@@ -10,16 +10,17 @@ use muster_identity::Keypair;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_response_proof::BucketNumber;
 use muster_session_pool::Service;
 use muster_store::StoreError;
 use muster_subnet_view::SubnetView;
 
 use crate::appeals::effects;
-use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::adoption::Adopter;
 use crate::audits::subject::Subject;
 use crate::evidence::inputs::AuditorFacts;
-use crate::own_prompts::current_list::Prompts;
+use crate::own_prompts::list_queue::ListQueue;
+use crate::own_prompts::sources::PromptStock;
 use crate::phases::AuditPhase;
 use crate::self_test::ordered_tests::SelfTests;
 use crate::settings::Settings;
@@ -39,7 +40,10 @@ pub(crate) struct RunnerState {
     pub(crate) log: AnswerLog,
     pub(crate) trusted: Option<MinerSessions>,
     pub(crate) store: AuditStore,
-    pub(crate) prompts: Prompts,
+    pub(crate) stock: PromptStock,
+    pub(crate) lists: ListQueue,
+    /// Own prompts of users' sessions that may be asked and are not answered yet.
+    pub(crate) open_prompts: AtomicUsize,
     pub(crate) self_tests: SelfTests,
     pub(crate) keypair: Keypair,
     pub(crate) clock: SharedClock,
@@ -51,8 +55,9 @@ pub(crate) struct RunnerState {
     pub(crate) outcomes_due: AtomicBool,
     /// Held while an appeal is judged.
     pub(crate) hearing: tokio::sync::Mutex<()>,
-    /// The bundles whose appeals have a session for fresh answers now.
-    pub(crate) asking: parking_lot::Mutex<BTreeSet<Digest>>,
+    /// The bundles against which appeals are open, with the last bucket in which a session for fresh answers was opened;
+    /// `None` while there is one.
+    pub(crate) asking: parking_lot::Mutex<BTreeMap<Digest, Option<BucketNumber>>>,
     /// The newest block that the log's keeper has seen; 0 before the first.
     pub(crate) seen_block: AtomicU64,
     /// Called when the store fails.
@@ -86,17 +91,6 @@ impl RunnerState {
         let ended = self.adopter.store.ended_convictions().await?;
         let appeals = self.store.appeals(now).await?;
         Ok(effects::watched(&counting, &appeals, &ended, now))
-    }
-
-    /// The models of open appeals, and of convicts that are asked now.
-    pub(crate) async fn appealed_models(&self) -> Result<Vec<String>, StoreError> {
-        let appeals = self.store.appeals(self.clock.now()).await?;
-        let open = appeals.into_iter().filter(StoredAppeal::is_open);
-        let appealed = open.map(|appeal| appeal.model);
-        let convicts = self.convicts_to_ask().await?;
-        let asked = convicts.into_keys().map(|subject| subject.model);
-        let models: BTreeSet<String> = appealed.chain(asked).collect();
-        Ok(models.into_iter().collect())
     }
 
     /// The convicts that are asked fresh own prompts now; none without a machine that could score them.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use muster_audit::{CanaryList, ListHead};
 use muster_gateway::store::{LoggedAnswer, TextConsent};
 use muster_protocol::{AttemptId, Digest, Hotkey, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{
@@ -40,6 +41,18 @@ pub(crate) fn answer(miner: u8, sequence: u64) -> LoggedAnswer {
         consent: TextConsent::Private,
         cut: false,
         ended_at: Timestamp::from_secs(100),
+    }
+}
+
+/// The head of a list that is asked of the miner of seed 1.
+pub(crate) fn list_head(list: &CanaryList) -> ListHead {
+    ListHead {
+        salt: [9; 32],
+        session: Digest::of(b"session"),
+        miner: MinerKey(key(1)),
+        model: "tiny".to_owned(),
+        length: list.length(),
+        root: list.root(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The headers of other validators' buckets, as this validator read them first, and the validators that signed two.
 
+use std::collections::BTreeMap;
+
 use muster_protocol::{Digest, Timestamp, ValidatorKey};
 use muster_store::During as _;
 use muster_store::columns::{parse_column, read_column, time_column, to_signed, unsigned_column};
@@ -28,8 +30,6 @@ pub struct HeaderReading {
 pub struct ReadHeader {
     /// The digest of its bytes.
     pub digest: Digest,
-    /// The root of own prompts that it names.
-    pub list: Digest,
     /// The header with its signature, in text form.
     pub text: String,
 }
@@ -60,9 +60,9 @@ impl Store {
             |field: fn(&ReadHeader) -> String| reading.header.as_ref().map(field).unwrap_or_default();
         self.write("note a header of another validator", |draft| {
             draft.script.add(
-                "INSERT INTO audit_header_notes (genesis, author, bucket, digest, list, header, seen_block, seen_at) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (genesis, author, bucket) DO UPDATE SET \
-                 digest = excluded.digest, list = excluded.list, header = excluded.header, \
+                "INSERT INTO audit_header_notes (genesis, author, bucket, digest, header, seen_block, seen_at) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (genesis, author, bucket) DO UPDATE SET \
+                 digest = excluded.digest, header = excluded.header, \
                  seen_block = excluded.seen_block, seen_at = excluded.seen_at \
                  WHERE audit_header_notes.digest = ''",
                 [
@@ -70,7 +70,6 @@ impl Store {
                     reading.author.to_string().into(),
                     to_signed(reading.bucket).into(),
                     of_header(|header| header.digest.to_string()).into(),
-                    of_header(|header| header.list.to_string()).into(),
                     of_header(|header| header.text.clone()).into(),
                     to_signed(reading.block).into(),
                     reading.at.micros().into(),
@@ -86,7 +85,7 @@ impl Store {
     /// The database fails.
     pub async fn header_reading(&self, author: ValidatorKey, bucket: u64) -> Result<Option<HeaderReading>> {
         let row = sqlx::query(
-            "SELECT bucket, digest, list, header, seen_block, seen_at FROM audit_header_notes \
+            "SELECT bucket, digest, header, seen_block, seen_at FROM audit_header_notes \
              WHERE genesis = $1 AND author = $2 AND bucket = $3",
         )
         .bind(self.chain().genesis)
@@ -98,22 +97,31 @@ impl Store {
         row.map(|row| reading_from(author, &row)).transpose()
     }
 
-    /// The first bucket of an author whose noted header names this list of own prompts.
+    /// The readings of an author's page in the times of the buckets from the first to the last of these, by bucket.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn first_bucket_with_list(&self, author: ValidatorKey, list: &Digest) -> Result<Option<u64>> {
-        let row = sqlx::query(
-            "SELECT bucket FROM audit_header_notes WHERE genesis = $1 AND author = $2 AND list = $3 \
-             ORDER BY bucket LIMIT 1",
+    pub async fn header_readings(
+        &self,
+        author: ValidatorKey,
+        first: u64,
+        last: u64,
+    ) -> Result<BTreeMap<u64, HeaderReading>> {
+        let rows = sqlx::query(
+            "SELECT bucket, digest, header, seen_block, seen_at FROM audit_header_notes \
+             WHERE genesis = $1 AND author = $2 AND bucket >= $3 AND bucket <= $4",
         )
         .bind(self.chain().genesis)
         .bind(author.to_string())
-        .bind(list.to_string())
-        .fetch_optional(&self.pool)
+        .bind(to_signed(first))
+        .bind(to_signed(last))
+        .fetch_all(&self.pool)
         .await
-        .during("look for the first header with a list")?;
-        row.map(|row| unsigned_column(&row, "bucket")).transpose()
+        .during("read headers of another validator")?;
+        let readings = rows.iter().map(|row| reading_from(author, row));
+        readings
+            .map(|reading| reading.map(|reading| (reading.bucket, reading)))
+            .collect()
     }
 
     /// Stores that a validator signed two headers of one bucket. The first pair stays.
@@ -179,7 +187,6 @@ fn reading_from(author: ValidatorKey, row: &AnyRow) -> Result<HeaderReading> {
         true => None,
         false => Some(ReadHeader {
             digest: parse_column(row, "digest")?,
-            list: parse_column(row, "list")?,
             text: read_column(row, "header")?,
         }),
     };

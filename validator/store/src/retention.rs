@@ -38,6 +38,7 @@ const ANSWER_TABLES: &[&str] = &[
     "answer_scores",
     "other_proofs",
     "canaries",
+    "own_lists",
     "request_forms",
     "written_prompts",
     "audit_runs",
@@ -486,16 +487,15 @@ impl RetentionCutoffs {
             AgedRows::new("request_forms", "response_id", "seen_at").before(self.samples.micros()),
             AgedRows::new("written_prompts", "model, prompt", "written_at").before(self.samples.micros()),
             // The place of one prompt is opened with the hashes of all others, so a list goes as a whole, with the
-            // prompts that were never sent. The list that the newest header names is in use.
+            // prompts that were never sent.
             rows(
                 "canaries",
                 "DELETE FROM canaries WHERE (list, position) IN (SELECT c.list, c.position FROM canaries AS c \
                  WHERE c.made_at < $1 AND NOT EXISTS \
-                 (SELECT 1 FROM canaries AS s WHERE s.list = c.list AND s.sent_at >= $1) \
-                 AND c.list <> COALESCE((SELECT b.canary_list FROM answer_buckets AS b ORDER BY b.bucket DESC LIMIT 1), '') \
-                 LIMIT $2)",
+                 (SELECT 1 FROM canaries AS s WHERE s.list = c.list AND s.sent_at >= $1) LIMIT $2)",
                 [self.answers.micros()],
             ),
+            AgedRows::new("own_lists", "list", "committed_at").before(self.answers.micros()),
             // The newest one has the place at which the log goes on.
             rows(
                 "answer_buckets",

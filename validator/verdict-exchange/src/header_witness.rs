@@ -1,11 +1,13 @@
-//! Whether the header that commits to a list of own prompts was seen before its draw block. Pure.
+//! Whether the headers that commit to lists of own prompts were seen before their draw blocks, and whether they are all
+//! that there were. Pure.
 //!
 //! The seeds of own prompts follow from the draw block, so an author that signs a header afterwards chooses its seeds.
-//! Readers come once a minute and note the header that they see first.
+//! One that leaves a header out hides the prompts whose answers do not please it. Readers come once a minute and note
+//! the header that they see first, or that there was none.
 
 use std::collections::BTreeMap;
 
-use muster_audit::AuditBundle;
+use muster_audit::{AuditBundle, CommittedList, ListCommitment};
 use muster_chain::Metagraph;
 use muster_protocol::{Digest, Timestamp, ValidatorKey};
 use muster_response_proof::{BucketHeader, BucketNumber, Envelope};
@@ -21,9 +23,6 @@ pub(crate) const READ_EVERY: u64 = 5;
 const FINALITY_BLOCKS: u64 = 6;
 /// Further validators whose notes take the place of a reading of this validator's own.
 const LEAST_NOTES: usize = 2;
-/// The most lists of one bundle that are looked after.
-const MOST_LISTS: usize = 256;
-
 /// A header that a bundle shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShownHeader {
@@ -31,18 +30,18 @@ pub(crate) struct ShownHeader {
     pub(crate) bucket: BucketNumber,
     /// The digest of its bytes.
     pub(crate) digest: Digest,
-    /// The root of own prompts that it names.
-    pub(crate) list: Digest,
+    /// Whether the bundle opens a list of own prompts to which it commits.
+    pub(crate) opens_lists: bool,
     /// The header with its signature, in text form.
     pub(crate) text: String,
 }
 
-/// Whether a list of own prompts counts.
+/// Whether the lists of a header count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListWitness {
-    /// Its header was seen in time.
+pub(crate) enum HeaderWitness {
+    /// It was seen in time.
     Seen,
-    /// Its header was not shown in time, or an earlier one names the list, too.
+    /// It was not shown in time.
     Unseen,
     /// This validator did not read in that time, and too few others have shown notes until now.
     Open,
@@ -66,11 +65,20 @@ fn is_last_reading(block: u64, bucket: BucketNumber) -> bool {
     !is_before_draw(block.saturating_add(READ_EVERY), bucket)
 }
 
-/// The headers that commit to a bundle's lists of own prompts, at most [`MOST_LISTS`]. The bundle replays, so its
-/// author signed them.
+/// The headers that commit to a bundle's lists of own prompts, and those between them. The bundle replays, so its author
+/// signed them, and they stand in rising order of their buckets.
 pub(crate) fn committing_headers(bundle: &AuditBundle) -> Vec<ShownHeader> {
-    let commitments = bundle.commitments.iter().take(MOST_LISTS);
-    commitments.filter_map(|one| read_header(&one.header)).collect()
+    let of_commitment = |one: &ListCommitment| {
+        let opens_lists = one
+            .lists
+            .iter()
+            .any(|list| matches!(list, CommittedList::Opened(_)));
+        Some(ShownHeader {
+            opens_lists,
+            ..read_header(&one.header)?
+        })
+    };
+    bundle.commitments.iter().filter_map(of_commitment).collect()
 }
 
 /// All headers that a bundle shows.
@@ -95,25 +103,20 @@ fn read_header(text: &str) -> Option<ShownHeader> {
     Some(ShownHeader {
         bucket: header.bucket,
         digest: envelope.digest(),
-        list: header.canaries,
+        opens_lists: false,
         text: text.to_owned(),
     })
 }
 
-/// Whether the list that a header commits to counts. `own` is this validator's reading in the header's time, `first`
-/// the first bucket whose noted header names the list, and `notes` are what others signed.
+/// Whether the lists of a header count. `own` is this validator's reading in the header's time, and `notes` are what
+/// others signed.
 pub(crate) fn witness_of(
     header: &ShownHeader,
     own: Option<&HeaderReading>,
-    first: Option<u64>,
     notes: &[HeaderNote],
     (author, me): (ValidatorKey, ValidatorKey),
     metagraph: &Metagraph,
-) -> ListWitness {
-    // Each further header with the list would give its author another choice of seeds.
-    if first.is_some_and(|first| first < header.bucket.0) {
-        return ListWitness::Unseen;
-    }
+) -> HeaderWitness {
     let in_time = |block: u64| is_before_draw(block, header.bucket);
     // A page that was read too early, and not again, was not read in its time.
     let own = own.filter(|own| own.header.is_some() || is_last_reading(own.block, header.bucket));
@@ -124,10 +127,10 @@ pub(crate) fn witness_of(
                 .as_ref()
                 .is_some_and(|read| read.digest == header.digest);
             if is_it && in_time(reading.block) {
-                ListWitness::Seen
+                HeaderWitness::Seen
             } else {
                 // Nobody's word stands against an own reading.
-                ListWitness::Unseen
+                HeaderWitness::Unseen
             }
         }
         None => {
@@ -139,12 +142,22 @@ pub(crate) fn witness_of(
             });
             let seen_by = count_independent(saw_it.map(|note| note.validator), (author, me), metagraph);
             if seen_by.len() >= LEAST_NOTES {
-                ListWitness::Seen
+                HeaderWitness::Seen
             } else {
-                ListWitness::Open
+                HeaderWitness::Open
             }
         }
     }
+}
+
+/// Whether this validator's readings show that an author signed no header between these two buckets.
+pub(crate) fn are_empty_between(first: u64, last: u64, read: &BTreeMap<u64, HeaderReading>) -> bool {
+    let is_empty = |bucket: u64| {
+        read.get(&bucket).is_some_and(|reading| {
+            reading.header.is_none() && is_last_reading(reading.block, BucketNumber(bucket))
+        })
+    };
+    (first.saturating_add(1)..last).all(is_empty)
 }
 
 /// The first header of these that is not the one that was read of its bucket, with that one: its author signed two.
@@ -185,7 +198,7 @@ mod tests {
         ShownHeader {
             bucket: BUCKET,
             digest: Digest::of(name.as_bytes()),
-            list: Digest::of(b"list"),
+            opens_lists: true,
             text: name.to_owned(),
         }
     }
@@ -196,7 +209,6 @@ mod tests {
             bucket: BUCKET.0,
             header: name.map(|name| ReadHeader {
                 digest: Digest::of(name.as_bytes()),
-                list: Digest::of(b"list"),
                 text: name.to_owned(),
             }),
             block,
@@ -240,9 +252,9 @@ mod tests {
         }
     }
 
-    fn witness(own: Option<&HeaderReading>, first: Option<u64>, notes: &[HeaderNote]) -> ListWitness {
+    fn witness(own: Option<&HeaderReading>, notes: &[HeaderNote]) -> HeaderWitness {
         let keys = (validator(1), validator(2));
-        witness_of(&header("it"), own, first, notes, keys, &metagraph())
+        witness_of(&header("it"), own, notes, keys, &metagraph())
     }
 
     #[test]
@@ -263,43 +275,67 @@ mod tests {
     #[test]
     fn an_own_reading_goes_before_everybodys_word() {
         let two = [note(3, "it", 130), note(4, "it", 130)];
+        assert_eq!(witness(Some(&reading(Some("it"), 130)), &[]), HeaderWitness::Seen);
         assert_eq!(
-            witness(Some(&reading(Some("it"), 130)), Some(4), &[]),
-            ListWitness::Seen
+            witness(Some(&reading(Some("it"), 131)), &two),
+            HeaderWitness::Unseen
         );
+        assert_eq!(witness(Some(&reading(None, 130)), &two), HeaderWitness::Unseen);
         assert_eq!(
-            witness(Some(&reading(Some("it"), 131)), None, &two),
-            ListWitness::Unseen
+            witness(Some(&reading(Some("other"), 130)), &two),
+            HeaderWitness::Unseen
         );
-        assert_eq!(
-            witness(Some(&reading(None, 130)), None, &two),
-            ListWitness::Unseen
-        );
-        assert_eq!(
-            witness(Some(&reading(Some("other"), 130)), None, &two),
-            ListWitness::Unseen
-        );
-        let early = witness(Some(&reading(None, 125)), None, &two);
+        let early = witness(Some(&reading(None, 125)), &two);
         assert_eq!(
             early,
-            ListWitness::Seen,
+            HeaderWitness::Seen,
             "the header came after a reading that was not repeated"
-        );
-        let earlier = witness(Some(&reading(Some("it"), 130)), Some(3), &two);
-        assert_eq!(
-            earlier,
-            ListWitness::Unseen,
-            "an earlier header names the list, too"
         );
     }
 
     #[test]
+    fn no_header_stands_between_two_only_where_all_readings_found_none() {
+        let read = |buckets: &[u64]| -> BTreeMap<u64, HeaderReading> {
+            let none = |bucket: &u64| {
+                let last = BucketNumber(*bucket).draw_block() - FINALITY_BLOCKS - 1;
+                (
+                    *bucket,
+                    HeaderReading {
+                        bucket: *bucket,
+                        ..reading(None, last)
+                    },
+                )
+            };
+            buckets.iter().map(none).collect()
+        };
+        assert!(
+            are_empty_between(4, 5, &BTreeMap::new()),
+            "nothing is between them"
+        );
+        assert!(are_empty_between(4, 7, &read(&[5, 6])));
+        assert!(!are_empty_between(4, 7, &read(&[5])), "it did not read");
+        let mut seen = read(&[5, 6]);
+        if let Some(second) = seen.get_mut(&6) {
+            second.header = reading(Some("it"), 130).header;
+        }
+        assert!(
+            !are_empty_between(4, 7, &seen),
+            "a header that the bundle leaves out"
+        );
+        let mut early = read(&[5, 6]);
+        if let Some(second) = early.get_mut(&6) {
+            second.block = 175;
+        }
+        assert!(!are_empty_between(4, 7, &early), "the header may have come later");
+    }
+
+    #[test]
     fn two_other_coldkeys_suffice_where_this_validator_did_not_read() {
-        assert_eq!(witness(None, None, &[]), ListWitness::Open);
-        assert_eq!(witness(None, None, &[note(3, "it", 130)]), ListWitness::Open);
+        assert_eq!(witness(None, &[]), HeaderWitness::Open);
+        assert_eq!(witness(None, &[note(3, "it", 130)]), HeaderWitness::Open);
         assert_eq!(
-            witness(None, None, &[note(3, "it", 130), note(4, "it", 130)]),
-            ListWitness::Seen
+            witness(None, &[note(3, "it", 130), note(4, "it", 130)]),
+            HeaderWitness::Seen
         );
         for second in [
             note(3, "it", 130),
@@ -310,10 +346,10 @@ mod tests {
             note(9, "it", 130),
         ] {
             let notes = [note(3, "it", 130), second];
-            assert_eq!(witness(None, None, &notes), ListWitness::Open, "{second:?}");
+            assert_eq!(witness(None, &notes), HeaderWitness::Open, "{second:?}");
         }
         let of_one_coldkey = [note(5, "it", 130), note(6, "it", 130)];
-        assert_eq!(witness(None, None, &of_one_coldkey), ListWitness::Open);
+        assert_eq!(witness(None, &of_one_coldkey), HeaderWitness::Open);
     }
 
     #[test]
@@ -338,7 +374,7 @@ mod tests {
         ) {
             let notes: Vec<_> = notes.into_iter().map(|(by, block)| note(by, "it", block)).collect();
             for read in [reading(None, block), reading(Some("other"), block)] {
-                prop_assert_eq!(witness(Some(&read), None, &notes), ListWitness::Unseen);
+                prop_assert_eq!(witness(Some(&read), &notes), HeaderWitness::Unseen);
             }
         }
     }

@@ -45,7 +45,10 @@ fn stated_blocks(bundle: &AuditBundle) -> Result<BTreeMap<u64, Digest>, BlockFau
         Some(header.bucket.draw_block())
     };
     let buckets = bundle.buckets.iter().map(|one| (&one.header, one.block_hash));
-    let commitments = bundle.commitments.iter().map(|one| (&one.header, one.block_hash));
+    let commitments = bundle
+        .commitments
+        .iter()
+        .filter_map(|one| Some((&one.header, one.block_hash?)));
     let drawn = buckets
         .chain(commitments)
         .map(|(header, hash)| (draw_block(header), hash));
@@ -127,7 +130,7 @@ mod tests {
             Err(BlockFault::OtherHash { block: 100_062 })
         );
         let mut forged = bundle.clone();
-        forged.commitments[0].block_hash = luckier;
+        forged.commitments[0].block_hash = Some(luckier);
         assert_eq!(
             check(&forged, u64::MAX),
             Err(BlockFault::OtherHash { block: 100_012 })

@@ -20,7 +20,6 @@ pub(crate) const MAX_POSITIONS: u64 = 1 << 16;
 /// A header that a bundle shows because of its lists, or because it stands between such headers.
 #[derive(Clone, Debug)]
 pub(crate) struct CommittingHeader {
-    pub(crate) bucket: u64,
     pub(crate) digest: Digest,
     /// The digest of the header before it.
     pub(crate) previous: Digest,
@@ -107,7 +106,6 @@ pub(crate) fn check_commitments(bundle: &AuditBundle) -> Result<CommittedLists, 
                 return Err(ReplayError::Bound("its lists have more own prompts than 65,536"));
             }
             lists.headers.push(CommittingHeader {
-                bucket,
                 digest,
                 previous: header.previous,
                 lists: shown,

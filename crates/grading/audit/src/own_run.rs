@@ -15,19 +15,6 @@ use crate::committed_lists::ShownList;
 use crate::list_head::subject_of;
 use crate::opened_text::RescorablePair;
 
-/// A header of a bundle as an adopter looks for it among those that it read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeaderLink {
-    /// The number of its bucket.
-    pub bucket: u64,
-    /// The digest of its bytes.
-    pub digest: Digest,
-    /// The bucket of the shown header that it names as the one before it; `None` if it names none that is shown.
-    pub follows: Option<u64>,
-    /// Whether it commits to a list of the miners that are judged.
-    pub has_lists: bool,
-}
-
 /// Whether the lists of a header count, and whether it goes on with the run before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
@@ -48,13 +35,14 @@ pub(crate) struct RunPosition {
     pub(crate) pair: Option<RescorablePair>,
 }
 
-/// All positions of own prompts to these miners in the order of their commitment. A bundle of an earlier format fixes
+/// All positions of own prompts to these miners in the order of their commitment. `state_of` gets the digest of a header
+/// and states whether it counts; whether it names the one before it is looked at here. A bundle of an earlier format fixes
 /// none.
 pub(crate) fn positions(
     log: &CheckedLog<'_>,
     bundle: &AuditBundle,
     miners: &BTreeSet<MinerKey>,
-    state_of: &dyn Fn(&HeaderLink) -> LinkState,
+    state_of: &dyn Fn(&Digest) -> LinkState,
 ) -> Vec<RunPosition> {
     let answered: BTreeMap<(Digest, u64), &CheckedAnswer<'_>> = log
         .answers
@@ -67,23 +55,16 @@ pub(crate) fn positions(
         .collect();
     let mut run = Vec::new();
     let mut starts_anew = true;
-    let mut before: Option<(Digest, u64)> = None;
+    let mut before = None;
     for header in &log.headers {
         let is_judged = |list: &ShownList| match list {
             ShownList::Sealed { subject } => subjects.contains(subject),
             ShownList::Opened { miner, .. } => miners.contains(miner),
         };
-        let link = HeaderLink {
-            bucket: header.bucket,
-            digest: header.digest,
-            follows: before
-                .filter(|(digest, _)| *digest == header.previous)
-                .map(|(_, bucket)| bucket),
-            has_lists: header.lists.iter().any(is_judged),
-        };
-        before = Some((header.digest, header.bucket));
-        match state_of(&link) {
-            LinkState::Joined => starts_anew |= link.follows.is_none(),
+        let follows = before == Some(header.previous);
+        before = Some(header.digest);
+        match state_of(&header.digest) {
+            LinkState::Joined => starts_anew |= !follows,
             LinkState::Apart => starts_anew = true,
             LinkState::Unseen => {
                 starts_anew = true;

@@ -19,7 +19,7 @@ use crate::fixed_point::{ONE, exp2};
 use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, MAX_TOKENS};
 use crate::opened_text::{AnswerFinding, RescorablePair};
-use crate::own_run::{HeaderLink, LinkState, RunPosition};
+use crate::own_run::{LinkState, RunPosition};
 use crate::replay::own_positions;
 use crate::replay_error::ReplayError;
 
@@ -105,7 +105,7 @@ impl OwnTest {
         own: &Calibration,
         oldest: u64,
         miners: &BTreeSet<MinerKey>,
-        state_of: &dyn Fn(&HeaderLink) -> LinkState,
+        state_of: &dyn Fn(&Digest) -> LinkState,
     ) -> Result<(Self, BTreeMap<Digest, RescorablePair>), ReplayError> {
         let mut run = own_positions(bundle, miners, state_of)?;
         for position in &mut run {

@@ -22,7 +22,7 @@ use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
 use crate::missing_answers::{MissingOutcome, missing_evidence};
 use crate::opened_text::check_opened_text;
 use crate::own_prompt_key::OwnPromptKey;
-use crate::own_run::{HeaderLink, LinkState, RunPosition, positions};
+use crate::own_run::{LinkState, RunPosition, positions};
 use crate::own_scores::{AdoptionForecast, OwnTest};
 use crate::replay_error::ReplayError;
 use crate::test_evidence::EvidenceCurve;
@@ -168,7 +168,7 @@ pub fn check_evidence(bundle: &AuditBundle) -> Result<(), ReplayError> {
 pub(crate) fn own_positions(
     bundle: &AuditBundle,
     miners: &BTreeSet<MinerKey>,
-    state_of: &dyn Fn(&HeaderLink) -> LinkState,
+    state_of: &dyn Fn(&Digest) -> LinkState,
 ) -> Result<Vec<RunPosition>, ReplayError> {
     check_formats(bundle)?;
     let log = check_log(bundle)?;

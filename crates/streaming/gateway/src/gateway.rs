@@ -12,6 +12,7 @@ use muster_process::listen::{self, BindError};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
 use muster_protocol::{ErrorCode, JobId};
+use muster_response_proof::SessionId;
 use muster_session_pool::Whitelist;
 use muster_store::{StoreError, Writer};
 use sqlx::AnyPool;
@@ -31,7 +32,7 @@ use crate::scheduler::{ModelStatus, SchedulerHandle, SessionScheduler};
 use crate::settings::Settings;
 use crate::state::GatewayState;
 use crate::store::{GatewayStore, TextConsent};
-use crate::submission::{Question, submit};
+use crate::submission::{BoundQuestion, Question, submit};
 use crate::token_count::TokenizerError;
 use crate::token_counters::TokenCounters;
 use crate::{dispatcher, routes};
@@ -207,18 +208,23 @@ impl Gateway {
         )
     }
 
-    /// Asks a session a question of the validator's own: the request takes the way of every client's. Returns the
-    /// answer's id once the answer has ended and is stored.
+    /// Asks a live session a question of the validator's own, once: the request takes the way of every client's. Returns
+    /// the answer's id once the answer has ended and is stored.
     ///
     /// # Errors
-    /// As for a client: no such model, too many requests, no session, or a session that refused.
-    pub async fn ask(&self, own: OwnQuestion) -> Result<String, OpenAiError> {
+    /// As for a client: no such model, or a session that is gone or refused. [`OpenAiError::QueueFull`] if the session
+    /// has no place now; then it got nothing of the question, which may be asked again.
+    pub async fn ask(&self, session: SessionId, own: OwnQuestion) -> Result<String, OpenAiError> {
         let question = Question {
             client: own
                 .client()
                 .map_err(|error| OpenAiError::Internal(error.to_string()))?,
             path: own.path(),
             client_nonce: own.client_nonce,
+            bound: Some(BoundQuestion {
+                session,
+                nonce: own.gateway_nonce,
+            }),
             consent: TextConsent::Publish,
             origin: RequestOrigin::OwnPrompt,
             body: own.body,

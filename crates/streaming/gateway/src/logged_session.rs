@@ -5,10 +5,8 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-use futures_util::{StreamExt as _, stream};
 use muster_protocol::MinerKey;
-use muster_sealed_client::draw_nonce;
+use muster_sealed_client::{SealedSession, draw_nonce};
 use muster_session_pool::{Service, SessionNumber};
 use muster_store::StoreError;
 use tokio::sync::mpsc;
@@ -28,8 +26,6 @@ use crate::store::TextConsent;
 const DONE: &str = "the validator's own questions are over";
 /// Parts of an answer that may wait.
 const PART_CAPACITY: usize = 4;
-/// Questions that are under way at once.
-const AT_ONCE: usize = 4;
 /// The session's number; it stands in no pool.
 const NUMBER: SessionNumber = SessionNumber(0);
 
@@ -43,9 +39,6 @@ pub enum LoggedSessionError {
     #[error("the store does not keep it")]
     Store(#[from] StoreError),
 }
-
-/// Called with the place of a question and the id of its answer once the answer is stored.
-pub type OnAnswer<'a> = &'a (dyn Fn(usize, String) -> BoxFuture<'static, ()> + Send + Sync);
 
 /// A session whose answers are logged. Its job ends when this is closed or dropped.
 pub struct LoggedSession {
@@ -80,6 +73,11 @@ impl LoggedSession {
         })
     }
 
+    /// The session as it is attested.
+    pub fn sealed(&self) -> &SealedSession {
+        self.session.sealed()
+    }
+
     /// Asks a question in the way of every client's. Returns the answer's id once the answer is stored.
     ///
     /// # Errors
@@ -96,6 +94,7 @@ impl LoggedSession {
             body: question.body,
             client: RequestClient::new(client, question.client_nonce, drawn),
             client_nonce: question.client_nonce,
+            fixed_nonce: Some(question.gateway_nonce),
             id,
             consent: TextConsent::Publish,
             origin: self.origin,
@@ -136,64 +135,21 @@ impl LoggedSession {
 }
 
 impl Gateway {
-    /// Asks a miner questions of the validator's own in a session that is opened for them and closed afterwards.
-    /// `answered` is called for each answer once it is stored. Returns how many were answered.
+    /// Opens a session of the validator's own with a miner.
     ///
     /// # Errors
-    /// The model is not whitelisted, the session does not come up, or the database fails; the reason as text.
-    pub async fn ask_miner(
+    /// The model is not whitelisted, the session does not come up, or the database fails.
+    pub async fn open_session(
         &self,
         miner: MinerKey,
         model: &str,
-        questions: Vec<OwnQuestion>,
-        answered: OnAnswer<'_>,
-    ) -> Result<usize, String> {
-        let asked = ask_all(self, miner, model, questions, answered).await;
-        asked.map_err(|error| {
-            let reason = error.to_string();
-            if let LoggedSessionError::Store(error) = error {
-                self.state().fail(error);
-            }
-            reason
-        })
+    ) -> Result<LoggedSession, LoggedSessionError> {
+        let state = self.state();
+        let services = state.whitelist.services();
+        let service = services.iter().find(|service| service.model == model);
+        let unknown = || LoggedSessionError::Session("the whitelist has no such model".to_owned());
+        let service = service.ok_or_else(unknown)?;
+        let times = state.settings.session_times();
+        LoggedSession::open(self, &state.sessions_with(miner), service, times).await
     }
-}
-
-/// Asks a miner questions in a session that is opened for them and closed afterwards. Returns how many were answered.
-///
-/// # Errors
-/// The model is not whitelisted, the session does not come up, or the database fails.
-async fn ask_all(
-    gateway: &Gateway,
-    miner: MinerKey,
-    model: &str,
-    questions: Vec<OwnQuestion>,
-    answered: OnAnswer<'_>,
-) -> Result<usize, LoggedSessionError> {
-    let state = gateway.state();
-    let services = state.whitelist.services();
-    let service = services.iter().find(|service| service.model == model);
-    let unknown = || LoggedSessionError::Session("the whitelist has no such model".to_owned());
-    let service = service.ok_or_else(unknown)?;
-    let times = state.settings.session_times();
-    let opened = LoggedSession::open(gateway, &state.sessions_with(miner), service, times).await?;
-    let session = &opened;
-    let mut asking: Vec<BoxFuture<'_, bool>> = Vec::new();
-    for (place, question) in questions.into_iter().enumerate() {
-        asking.push(Box::pin(async move {
-            match session.ask(question).await {
-                Ok(answer) => {
-                    answered(place, answer).await;
-                    true
-                }
-                Err(error) => {
-                    tracing::info!(%miner, model, %error, "a fresh question was not answered");
-                    false
-                }
-            }
-        }));
-    }
-    let ends: Vec<bool> = stream::iter(asking).buffer_unordered(AT_ONCE).collect().await;
-    opened.close().await?;
-    Ok(ends.into_iter().filter(|is_answered| *is_answered).count())
 }

@@ -147,6 +147,13 @@ impl Ordinals {
     }
 }
 
+impl IssuedNonce {
+    /// The nonce of an own prompt, which its position fixes.
+    pub(crate) const fn fixed(nonce: RequestNonce) -> Self {
+        Self { nonce, made: None }
+    }
+}
+
 impl RequestFacts {
     /// The facts of a request that is about to be sent to a session.
     pub(crate) fn of(session: &SealedSession, request: &RelayedRequest) -> Self {

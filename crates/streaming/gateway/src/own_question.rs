@@ -8,6 +8,7 @@ use muster_sealed_client::draw_nonce;
 use crate::request_client::{AdmittedClient, SeenAs};
 
 /// A question of the validator's own.
+#[derive(Clone, Debug)]
 pub struct OwnQuestion {
     /// Whether it is asked as a chat; otherwise it is a completion.
     pub is_chat: bool,
@@ -17,6 +18,8 @@ pub struct OwnQuestion {
     pub client: Digest,
     /// The nonce that its client names.
     pub client_nonce: Option<RequestNonce>,
+    /// The gateway's nonce, which the position of the prompt fixes.
+    pub gateway_nonce: RequestNonce,
 }
 
 impl OwnQuestion {

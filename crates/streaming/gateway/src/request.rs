@@ -30,6 +30,9 @@ pub(crate) struct RelayedRequest {
     pub(crate) body: Bytes,
     pub(crate) client: RequestClient,
     pub(crate) client_nonce: Option<RequestNonce>,
+    /// The gateway's nonce of an own prompt, which is asked of one session and once: a session that may have got the
+    /// request may have signed the nonce. `None` of a user's request, whose nonces follow from its facts.
+    pub(crate) fixed_nonce: Option<RequestNonce>,
     /// The id of the answer and of its proof.
     pub(crate) id: AnswerId,
     /// The client's consent about its words.

@@ -129,6 +129,7 @@ async fn try_ask(
         client,
         path,
         client_nonce: read_client_nonce(headers)?,
+        bound: None,
         consent: read_consent(headers)?,
         origin: RequestOrigin::User,
         body: collect_body(body, state.settings.max_body()).await?,

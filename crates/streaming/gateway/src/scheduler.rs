@@ -9,6 +9,7 @@ mod model_pool;
 
 use std::sync::Arc;
 
+use muster_openai::OpenAiError;
 use muster_protocol::{JobId, Timestamp};
 use muster_session_pool::{CloseReason, Effect, Event, Limits, Service, SessionNumber};
 use tokio::sync::oneshot;
@@ -77,14 +78,28 @@ impl SessionScheduler {
             SchedulerCommand::Enqueue {
                 pool,
                 request,
-                client,
+                client: user,
+                only,
                 assignments,
             } => {
-                if let Some(model) = self.pools.get_mut(pool) {
-                    model.requests.insert(request, assignments);
-                }
-                let user = client;
-                self.apply(pool, Event::Arrived { request, user }, now)
+                let Some(model) = self.pools.get_mut(pool) else {
+                    return Vec::new();
+                };
+                model.requests.insert(request, assignments);
+                let event = match only.map(|session| model.find_line(session)) {
+                    None => Event::Arrived { request, user },
+                    Some(Some(session)) => Event::ArrivedFor {
+                        request,
+                        user,
+                        session,
+                    },
+                    Some(None) => {
+                        let gone = OpenAiError::UpstreamFailed("the session is gone".to_owned());
+                        model.answer(request, SessionAssignment::Refused(gone));
+                        return Vec::new();
+                    }
+                };
+                self.apply(pool, event, now)
             }
             SchedulerCommand::Apply(pool, event) => self.apply_report(pool, event, now),
             SchedulerCommand::AddSession(pool, session, line) => {

@@ -125,11 +125,22 @@ pub(crate) async fn run(
                     state.nonces.take_back(line.id(), nonce);
                 }
                 stream.report_failure(session);
+                if request.fixed_nonce.is_some() {
+                    return client.refuse(not_answered()).await;
+                }
+            }
+            AttemptOutcome::Reassigned(_) if request.fixed_nonce.is_some() => {
+                return client.refuse(not_answered()).await;
             }
             AttemptOutcome::Reassigned(assignment) => reassigned = Some(assignment),
             AttemptOutcome::Finished => return stream.finish(session),
         }
     }
+}
+
+/// An own prompt's session failed: no other one may answer it.
+fn not_answered() -> OpenAiError {
+    OpenAiError::UpstreamFailed("the session did not answer".to_owned())
 }
 
 /// One request with one session.
@@ -214,7 +225,11 @@ impl Attempt<'_> {
     /// Sends the request and waits for the answer's head.
     async fn ask(&mut self) -> Result<SealedResponse, AttemptOutcome> {
         let facts = RequestFacts::of(self.line, self.request);
-        let issued = match self.state.nonces.make(self.line, &facts) {
+        let issued = match self.request.fixed_nonce {
+            Some(nonce) => Ok(IssuedNonce::fixed(nonce)),
+            None => self.state.nonces.make(self.line, &facts),
+        };
+        let issued = match issued {
             Ok(issued) => issued,
             Err(error) => {
                 tracing::error!(%error, "the system gives no randomness for a nonce");

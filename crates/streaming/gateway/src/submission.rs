@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use muster_openai::OpenAiError;
-use muster_response_proof::RequestNonce;
+use muster_response_proof::{RequestNonce, SessionId};
 use muster_sealed_client::draw_nonce;
 use tokio::sync::mpsc;
 
@@ -27,9 +27,18 @@ pub(crate) struct Question {
     pub(crate) client: AdmittedClient,
     pub(crate) path: &'static str,
     pub(crate) client_nonce: Option<RequestNonce>,
+    /// The session that has to answer and the gateway's nonce, of an own prompt.
+    pub(crate) bound: Option<BoundQuestion>,
     pub(crate) consent: TextConsent,
     pub(crate) origin: RequestOrigin,
     pub(crate) body: Bytes,
+}
+
+/// What an own prompt's place in its list fixes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BoundQuestion {
+    pub(crate) session: SessionId,
+    pub(crate) nonce: RequestNonce,
 }
 
 /// A question on its way.
@@ -62,12 +71,14 @@ pub(crate) fn submit(state: &Arc<GatewayState>, question: Question) -> Result<Su
     let internal = |error: getrandom::Error| OpenAiError::Internal(error.to_string());
     let id = AnswerId::draw().map_err(internal)?;
     let drawn = draw_nonce().map_err(internal)?;
-    let stream = state.scheduler.enqueue(pool, question.client.name);
+    let only = question.bound.map(|bound| bound.session);
+    let stream = state.scheduler.enqueue(pool, question.client.name, only);
     let request = RelayedRequest {
         path: question.path,
         body: question.body,
         client: RequestClient::new(question.client, question.client_nonce, drawn),
         client_nonce: question.client_nonce,
+        fixed_nonce: question.bound.map(|bound| bound.nonce),
         id,
         consent: question.consent,
         origin: question.origin,

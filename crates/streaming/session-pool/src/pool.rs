@@ -111,6 +111,11 @@ impl SessionPool {
         let mut effects = Vec::new();
         match event {
             Event::Arrived { request, user } => self.add_request(request, user, now, &mut effects),
+            Event::ArrivedFor {
+                request,
+                user,
+                session,
+            } => self.add_bound_request(request, user, session, now, &mut effects),
             Event::FirstByte(request, session) => self.mark_begun(request, session, now, &mut effects),
             // A finished request stays finished even if its session is later declared dead.
             Event::Left(request) | Event::Served(request, _) => self.remove_request(request, now),

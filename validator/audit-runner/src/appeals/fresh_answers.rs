@@ -3,9 +3,11 @@
 //! against it: the miner, or a friend of its, may be the client.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use futures_util::future::BoxFuture;
+use futures_util::{StreamExt as _, stream};
 use muster_audit::Verdict;
+use muster_gateway::logged_session::{LoggedSession, LoggedSessionError};
 use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
@@ -14,22 +16,25 @@ use crate::appeals::appeal_end::{AppealEnd, AppealFacts, AppealStep};
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::audit_run;
 use crate::audits::reference_start::AuditPauses;
-use crate::own_prompts::current_list::NextPrompt;
+use crate::own_prompts::list_queue::NextPrompt;
+use crate::own_prompts::sources::names_seeds;
 use crate::phases::AuditPhase;
 use crate::runner_state::RunnerState;
 
 /// The own prompts that a convict is asked in a day.
 const CONVICT_PROMPTS: usize = 4;
+/// Prompts that one session is asked at once.
+const AT_ONCE: usize = 4;
 
-/// Asks every miner with an open appeal for the fresh answers that are missing, each as a task of its own. Called right
-/// after the draw block of the bucket that has `ended`. While a self-test needs the headers for its list, they wait.
-pub(crate) async fn ask_fresh(state: &Arc<RunnerState>, ended: BucketNumber) -> Result<(), StoreError> {
-    if state.self_tests.needs_list(ended) {
-        return Ok(());
-    }
+/// Opens a session with every miner whose open appeal lacks fresh answers, once in each bucket and one at a time, each
+/// as a task of its own that asks them.
+pub(crate) async fn ask_fresh(state: &Arc<RunnerState>) -> Result<(), StoreError> {
     let now = state.clock.now();
+    let bucket = BucketNumber::of_block(state.seen_block.load(Ordering::Acquire));
     for appeal in state.store.appeals(now).await? {
-        if !appeal.is_open() || appeal.open_until <= now || !state.asking.lock().insert(appeal.bundle) {
+        let last = state.asking.lock().get(&appeal.bundle).copied();
+        let is_free = last.is_none_or(|last| last.is_some_and(|last| last < bucket));
+        if !appeal.is_open() || appeal.open_until <= now || !is_free {
             continue;
         }
         let (asked, _) = state
@@ -37,78 +42,104 @@ pub(crate) async fn ask_fresh(state: &Arc<RunnerState>, ended: BucketNumber) -> 
             .count_fresh(&appeal.miner, &appeal.model, appeal.received_at)
             .await?;
         let missing = state.settings.appeal_answers.saturating_sub(asked);
-        let prompts = state
-            .prompts
-            .take_of(&appeal.model, usize::try_from(missing).unwrap_or(usize::MAX));
-        for prompt in &prompts {
-            state.store.note_sent(&prompt.root, prompt.position, now).await?;
-        }
-        if prompts.is_empty() {
-            state.asking.lock().remove(&appeal.bundle);
+        let missing = usize::try_from(missing).unwrap_or(usize::MAX);
+        if missing == 0 {
             continue;
         }
+        state.asking.lock().insert(appeal.bundle, None);
         let asking = Arc::clone(state);
         drop(state.tasks.spawn("fresh answers", async move {
-            ask(&asking, (appeal.miner, &appeal.model), prompts).await;
-            asking.asking.lock().remove(&appeal.bundle);
+            ask(&asking, (appeal.miner, &appeal.model), missing).await;
+            asking.asking.lock().insert(appeal.bundle, Some(bucket));
         }));
     }
     Ok(())
 }
 
-/// Asks the convicts that are due some own prompts, each in a session of its own, without pay. Called right after the
-/// draw block of the bucket that has `ended`.
-pub(crate) async fn ask_convicts(state: &Arc<RunnerState>, ended: BucketNumber) -> Result<(), StoreError> {
-    if state.self_tests.needs_list(ended) {
-        return Ok(());
-    }
+/// Asks the convicts that are due some own prompts, each in a session of its own, without pay.
+pub(crate) async fn ask_convicts(state: &Arc<RunnerState>) -> Result<(), StoreError> {
     let now = state.clock.now();
     for (subject, miner) in state.convicts_to_ask().await? {
         // The fresh answers of an appeal are judged by themselves.
         if state.is_appealed(&subject).await? {
             continue;
         }
-        let prompts = state.prompts.take_of(&subject.model, CONVICT_PROMPTS);
-        if prompts.is_empty() {
-            continue;
-        }
-        for prompt in &prompts {
-            state.store.note_sent(&prompt.root, prompt.position, now).await?;
-        }
         let verdicts = &state.adopter.store;
         verdicts.note_asked(&subject.coldkey, &subject.model, now).await?;
         let asking = Arc::clone(state);
         drop(state.tasks.spawn("answers of a convict", async move {
-            ask(&asking, (miner, &subject.model), prompts).await;
+            ask(&asking, (miner, &subject.model), CONVICT_PROMPTS).await;
         }));
     }
     Ok(())
 }
 
-async fn ask(state: &Arc<RunnerState>, (miner, model): (MinerKey, &str), prompts: Vec<NextPrompt>) {
-    let places: Vec<_> = prompts
-        .iter()
-        .map(|prompt| (prompt.root, prompt.position))
-        .collect();
-    let questions = prompts.into_iter().map(NextPrompt::into_question).collect();
-    let noting = Arc::clone(state);
-    let note = move |place: usize, answer: String| -> BoxFuture<'static, ()> {
-        let (state, at) = (Arc::clone(&noting), places.get(place).copied());
-        Box::pin(async move {
-            let Some((root, position)) = at else { return };
-            if let Err(error) = state.store.note_answer(&root, position, &answer).await {
-                state.fail(error);
-            }
-        })
-    };
+/// Asks a miner own prompts in a session that is opened for them, once a header has committed to them and its draw
+/// block is there.
+async fn ask(state: &Arc<RunnerState>, (miner, model): (MinerKey, &str), count: usize) {
     state.enter(AuditPhase::AskingFreshAnswers).await;
-    let asked = state.gateway.ask_miner(miner, model, questions, &note).await;
+    let asked = match state.gateway.open_session(miner, model).await {
+        Ok(session) => {
+            let asked = ask_in(state, &session, model, count).await;
+            let closed = session.close().await.map_err(LoggedSessionError::from);
+            asked.and_then(|answered| closed.map(|()| answered))
+        }
+        Err(error) => Err(error),
+    };
     match asked {
         Ok(answered) => tracing::info!(%miner, model, answered, "fresh answers of an accused miner came"),
-        Err(reason) => {
+        Err(LoggedSessionError::Session(reason)) => {
             tracing::info!(%miner, model, reason, "an accused miner has no session for fresh answers");
         }
+        Err(LoggedSessionError::Store(error)) => drop(state.fail(error)),
     }
+}
+
+/// Asks a session this many own prompts. Returns how many were answered.
+async fn ask_in(
+    state: &RunnerState,
+    session: &LoggedSession,
+    model: &str,
+    count: usize,
+) -> Result<usize, LoggedSessionError> {
+    let list = state.stock.take(state, model, count).await?;
+    let planned = state
+        .lists
+        .plan(session.sealed(), list, names_seeds(&state.settings, model));
+    let Some(ready) = planned else { return Ok(0) };
+    let stop = state.tasks.token();
+    let Some(Ok(prompts)) = stop.run_until_cancelled(ready).await else {
+        return Ok(0);
+    };
+    let asked: Vec<_> = stream::iter(prompts)
+        .map(|prompt| ask_logged(state, session, prompt))
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let mut answered = 0;
+    for ended in asked {
+        match ended {
+            Ok(()) => answered += 1,
+            Err(LoggedSessionError::Session(reason)) => {
+                tracing::info!(model, reason, "a fresh question was not answered");
+            }
+            Err(error @ LoggedSessionError::Store(_)) => return Err(error),
+        }
+    }
+    Ok(answered)
+}
+
+/// Asks a session of the validator's own one prompt, and notes the answer.
+pub(crate) async fn ask_logged(
+    state: &RunnerState,
+    session: &LoggedSession,
+    prompt: NextPrompt,
+) -> Result<(), LoggedSessionError> {
+    let (store, list, position) = (&state.store, prompt.list, prompt.position);
+    store.note_sent(&list, position, state.clock.now()).await?;
+    let answer = session.ask(prompt.into_question()).await?;
+    store.note_answer(&list, position, &answer).await?;
+    Ok(())
 }
 
 /// Judges the appeals whose fresh answers are there, and ends those whose time is over. One that cannot be judged now
@@ -171,5 +202,7 @@ async fn end_appeal(
     state
         .store
         .end_appeal(appeal, end, fresh, state.clock.now())
-        .await
+        .await?;
+    state.asking.lock().remove(&appeal.bundle);
+    Ok(())
 }

@@ -4,11 +4,12 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{
-    Calibration, ListCommitment, OpenedCanary, OpenedText, ReferenceMachine, RevealedNonceKey,
+    Calibration, CanaryList, ListCommitment, ListHead, OpenedCanary, OpenedText, OwnPromptKey,
+    ReferenceMachine, RevealedNonceKey, root_of_lists,
 };
-use muster_gateway::store::{LoggedAnswer, UnprovenRow};
-use muster_protocol::{Hotkey, MinerKey, Timestamp};
-use muster_response_proof::{LeafTree, SessionId};
+use muster_gateway::store::{LoggedAnswer, StoredBucket, UnprovenRow};
+use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
+use muster_response_proof::{BucketHeader, BucketNumber, Envelope, LeafTree, SessionId};
 use muster_store::StoreError;
 
 use crate::audits::subject::Subject;
@@ -17,7 +18,7 @@ use crate::evidence::inputs::{DrawnBucket, EvidenceInputs, WholeSession};
 use crate::evidence::outcome::BothOutcomes;
 use crate::evidence::session_choice::{is_of_calibration, readable_sessions};
 use crate::evidence::whole_session::{SessionGap, StoredSession, whole_session};
-use crate::log::leaves::leaf_hashes;
+use crate::log::leaves::{leaf_hashes, proof_of};
 use crate::log::nonce_key_release::HiddenKey;
 use crate::runner_state::RunnerState;
 
@@ -135,7 +136,7 @@ impl AuditedSubject {
         let buckets = drawn
             .filter_map(|(number, bucket)| Some((number, bucket?)))
             .collect();
-        let (canaries, commitments) = open_canaries(state, scope.since, &sessions, &buckets).await?;
+        let (canaries, commitments) = open_canaries(state, &scope, &sessions).await?;
         if scope.is_appeal {
             sessions.retain(|session| is_own(session, &canaries));
         }
@@ -256,7 +257,7 @@ fn is_own(session: &WholeSession, canaries: &BTreeMap<String, OpenedCanary>) -> 
 /// A bucket with its leaves; `None` if nothing was drawn from it yet.
 async fn read_bucket(state: &RunnerState, number: u64) -> Result<Option<DrawnBucket>, StoreError> {
     let corrupt = |what, error: &dyn std::fmt::Display| StoreError::corrupt(what, error.to_string());
-    let bucket = muster_response_proof::BucketNumber(number);
+    let bucket = BucketNumber(number);
     let Some(stored) = state.log.store().find_bucket(bucket).await? else {
         return Ok(None);
     };
@@ -273,54 +274,150 @@ async fn read_bucket(state: &RunnerState, number: u64) -> Result<Option<DrawnBuc
     }))
 }
 
-/// Opens the places of own prompts whose answers stand in buckets that name the prompt's list, and the commitments to
-/// these lists.
+/// The most bytes of headers in one bundle. Those with lists of answered prompts are shown beyond it.
+const MAX_HEADER_BYTES: usize = 2 * 1024 * 1024;
+
+/// A list of own prompts with what follows from the header that commits to it.
+struct CommittedPrompts {
+    bucket: BucketNumber,
+    block_hash: Digest,
+    key: OwnPromptKey,
+    list: CanaryList,
+}
+
+/// Opens the places of own prompts that were asked as their lists fix it, and the headers from the first of their lists
+/// to the last.
 async fn open_canaries(
     state: &RunnerState,
-    since: Timestamp,
+    scope: &AuditScope,
     sessions: &[WholeSession],
-    buckets: &BTreeMap<u64, DrawnBucket>,
 ) -> Result<(BTreeMap<String, OpenedCanary>, Vec<ListCommitment>), StoreError> {
-    let answered = state.store.answered_prompts(since).await?;
-    let mut lists = BTreeMap::new();
-    let mut opened = BTreeMap::new();
-    let mut commitments = BTreeMap::new();
+    let answered = state.store.answered_prompts(scope.since).await?;
+    let mut lists: BTreeMap<Digest, Option<CommittedPrompts>> = BTreeMap::new();
+    let (mut opened, mut needed) = (BTreeMap::new(), BTreeSet::new());
     for answer in sessions.iter().flat_map(|session| &session.answers) {
-        let Some((root, position)) = answered.get(&answer.id) else {
+        let Some((digest, position)) = answered.get(&answer.id) else {
             continue;
         };
-        let committed = buckets
-            .get(&answer.bucket.0)
-            .map(|bucket| bucket.stored.canary_list);
-        if committed != Some(*root) {
-            continue;
+        if let Entry::Vacant(unread) = lists.entry(*digest) {
+            unread.insert(read_prompts(state, digest).await?);
         }
-        if !lists.contains_key(root) {
-            let commitment = state.log.store().first_bucket_of_list(root).await?;
-            lists.insert(*root, (state.store.read_list(root).await?.list, commitment));
-        }
-        let Some((list, Some(commitment))) = lists.get(root) else {
-            continue;
-        };
-        let Some(draw) = &commitment.draw else { continue };
-        let is_own = |place: &OpenedCanary| place.client(&draw.block_hash) == Some(answer.client);
-        if commitment.bucket < answer.bucket
-            && let Some(place) = list.open(*position).filter(is_own)
+        if let Some(Some(prompts)) = lists.get(digest)
+            && prompts.fix(digest, *position, answer)
+            && let Some(place) = prompts.list.open(*position)
         {
-            opened.insert(answer.id.clone(), place);
-            let shown = ListCommitment {
-                header: commitment.header.clone(),
-                block_hash: draw.block_hash,
-            };
-            commitments.insert(commitment.bucket, shown);
+            opened.insert(answer.id.clone(), place.of_list(*digest));
+            needed.insert(prompts.bucket);
         }
     }
-    Ok((opened, commitments.into_values().collect()))
+    let commitments = read_headers(state, scope, &needed).await?;
+    Ok((opened, commitments))
+}
+
+impl CommittedPrompts {
+    /// Whether an answer has the pseudonym and the nonce of this position, and came after the header.
+    fn fix(&self, digest: &Digest, position: u64, answer: &LoggedAnswer) -> bool {
+        let canary = self.list.next(position);
+        let proof = proof_of(answer);
+        canary.zip(proof).is_some_and(|(canary, proof)| {
+            self.bucket < answer.bucket
+                && proof.client == Some(canary.client(&self.block_hash))
+                && proof.gateway_nonce == Some(self.key.nonce(digest, position))
+        })
+    }
+}
+
+/// The prompts of a list whose header was drawn from; `None` of a list of an earlier release.
+async fn read_prompts(state: &RunnerState, digest: &Digest) -> Result<Option<CommittedPrompts>, StoreError> {
+    let Some(stored) = state.store.find_list(digest).await? else {
+        return Ok(None);
+    };
+    let Some(closed) = state.log.store().find_bucket(stored.bucket).await? else {
+        return Ok(None);
+    };
+    let Some(draw) = &closed.draw else { return Ok(None) };
+    let (key, _) = OwnPromptKey::prove(&state.keypair, &header_of(&closed)?, &draw.block_hash);
+    Ok(Some(CommittedPrompts {
+        bucket: stored.bucket,
+        block_hash: draw.block_hash,
+        key,
+        list: state.store.read_list(digest).await?,
+    }))
+}
+
+fn header_of(closed: &StoredBucket) -> Result<BucketHeader, StoreError> {
+    let corrupt = |error: &dyn std::fmt::Display| StoreError::corrupt("header", error.to_string());
+    let envelope = Envelope::<BucketHeader>::from_text(&closed.header).map_err(|error| corrupt(&error))?;
+    envelope.statement().map_err(|error| corrupt(&error))
+}
+
+/// The headers from the first of these buckets to the last with their lists: opened ones of the scope's miners and
+/// model, and sealed others. If they are too long, the oldest ones between the needed ones are left out.
+async fn read_headers(
+    state: &RunnerState,
+    scope: &AuditScope,
+    needed: &BTreeSet<BucketNumber>,
+) -> Result<Vec<ListCommitment>, StoreError> {
+    let (Some(first), Some(last)) = (needed.first().copied(), needed.last().copied()) else {
+        return Ok(Vec::new());
+    };
+    let mut by_bucket: BTreeMap<BucketNumber, Vec<ListHead>> = BTreeMap::new();
+    for stored in state.store.lists_of(first, last).await? {
+        by_bucket.entry(stored.bucket).or_default().push(stored.head);
+    }
+    let miners: BTreeSet<MinerKey> = scope.miners().copied().collect();
+    let mut shown = Vec::new();
+    let mut left = MAX_HEADER_BYTES;
+    for closed in state.log.store().buckets_between(first, last).await?.iter().rev() {
+        let heads = by_bucket.remove(&closed.bucket).unwrap_or_default();
+        let commitment = commitment_of(state, closed, &heads, |head| {
+            head.model == scope.model && miners.contains(&head.miner)
+        })?;
+        let Some(commitment) = commitment else { continue };
+        let bytes = serde_json::to_vec(&commitment).map_or(usize::MAX, |text| text.len());
+        let has_room = left >= bytes;
+        left = left.saturating_sub(bytes);
+        if has_room || needed.contains(&closed.bucket) {
+            shown.push(commitment);
+        }
+    }
+    shown.reverse();
+    Ok(shown)
+}
+
+/// A header with its lists; `None` if it names others than the stored ones, as one of an earlier release does, or if
+/// the block that gives the key of an opened list is not there.
+fn commitment_of(
+    state: &RunnerState,
+    closed: &StoredBucket,
+    heads: &[ListHead],
+    is_judged: impl Fn(&ListHead) -> bool,
+) -> Result<Option<ListCommitment>, StoreError> {
+    let digests: Vec<Digest> = heads.iter().map(ListHead::digest).collect();
+    if root_of_lists(&digests) != closed.canary_list {
+        return Ok(None);
+    }
+    let mut commitment = ListCommitment {
+        header: closed.header.clone(),
+        block_hash: None,
+        key: None,
+        lists: heads
+            .iter()
+            .map(|head| if is_judged(head) { head.open() } else { head.seal() })
+            .collect(),
+    };
+    if heads.iter().any(is_judged) {
+        let Some(draw) = &closed.draw else { return Ok(None) };
+        let (_, proof) = OwnPromptKey::prove(&state.keypair, &header_of(closed)?, &draw.block_hash);
+        commitment.block_hash = Some(draw.block_hash);
+        commitment.key = Some(proof);
+    }
+    Ok(Some(commitment))
 }
 
 #[cfg(test)]
 mod tests {
-    use muster_audit::{Canary, CanaryList};
+    use muster_audit::Canary;
 
     use super::*;
     use crate::testing::{answer, key};

@@ -46,7 +46,7 @@ pub(crate) struct EvidenceInputs {
     pub(crate) buckets: BTreeMap<u64, DrawnBucket>,
     /// The opened places of own prompts, by the ids of their answers.
     pub(crate) canaries: BTreeMap<String, OpenedCanary>,
-    /// The commitments to the lists of these own prompts, by rising bucket.
+    /// The headers that commit to the lists of these own prompts, and those between them, by rising bucket.
     pub(crate) commitments: Vec<ListCommitment>,
     /// The keys of nonces that are public, by rising period.
     pub(crate) nonce_keys: Vec<RevealedNonceKey>,

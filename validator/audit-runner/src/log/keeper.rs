@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use muster_audit::own_prompts::RequestForm;
-use muster_audit::{BucketDraw, NoncePeriod, RevealedNonceKey};
+use muster_audit::{BucketDraw, NoncePeriod, OwnPromptKey, RevealedNonceKey, root_of_lists};
 use muster_gateway::store::{LoggedAnswer, StoredBucket, StoredDraw};
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{BucketHeader, BucketNumber, Envelope, root_of, seal};
@@ -19,10 +19,9 @@ use crate::log::leaves::{leaf_hashes, proof_of};
 use crate::log::shares::{DailyAnswers, StoredShare, share_ppm, share_root, shares_of};
 use crate::runner_state::RunnerState;
 
-use crate::own_prompts::asking::prepare_list;
+use crate::own_prompts::asking::plan_own;
 use crate::own_prompts::sources::MAX_FORMS_OF_BUCKET;
 use crate::phases::AuditPhase;
-use crate::self_test::asking::prepare_due;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// The longest answer with which a later prompt goes on, in bytes.
@@ -35,19 +34,6 @@ pub(crate) struct LogKeeper {
     looked_at: Option<BucketNumber>,
     /// The period whose key the gateway's nonces are made by.
     nonces_of: Option<NoncePeriod>,
-    /// The last bucket after whose draw block own prompts were asked.
-    asked_after: Option<BucketNumber>,
-}
-
-/// The work that a block makes due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DueWork {
-    /// The bucket that was closed, or found empty: the list of own prompts may change.
-    pub(crate) closed: Option<BucketNumber>,
-    /// Whether the next list was looked after before the bucket was closed, as its header had to name the first list.
-    pub(crate) is_list_prepared: bool,
-    /// The bucket after whose draw block own prompts may be asked.
-    pub(crate) asked_after: Option<BucketNumber>,
 }
 
 /// The change of the key of the gateway's nonces at a block.
@@ -82,55 +68,33 @@ pub(crate) fn closable_bucket(block: u64, looked_at: Option<BucketNumber>) -> Op
     (block < ended.draw_block() && looked_at.is_none_or(|last| last < ended)).then_some(ended)
 }
 
-/// The bucket that has ended last, if its draw block exists and own prompts were not asked since: the draw block of a
-/// bucket may commit to their list.
-pub(crate) fn askable_bucket(block: u64, asked_after: Option<BucketNumber>) -> Option<BucketNumber> {
-    let ended = BucketNumber(BucketNumber::of_block(block).0.checked_sub(1)?);
-    (ended.draw_block() <= block && asked_after.is_none_or(|last| last < ended)).then_some(ended)
-}
-
 impl LogKeeper {
     pub(crate) fn new(state: Arc<RunnerState>, last_closed: Option<BucketNumber>) -> Self {
         Self {
             state,
             looked_at: last_closed,
             nonces_of: None,
-            asked_after: None,
         }
     }
 
     /// Does what is due at a block.
-    pub(crate) async fn advance(&mut self, block: u64) -> Result<DueWork, StoreError> {
-        let mut due = DueWork {
-            closed: None,
-            is_list_prepared: false,
-            asked_after: None,
-        };
+    pub(crate) async fn advance(&mut self, block: u64) -> Result<(), StoreError> {
         let Some(auditor) = self.state.auditor() else {
-            return Ok(due);
+            return Ok(());
         };
         self.renew_nonce_key(auditor, block).await?;
         self.state.seen_block.store(block, Ordering::Release);
-        let closable = closable_bucket(block, self.looked_at);
-        if let Some(bucket) = closable {
-            due.is_list_prepared = self.close(auditor, bucket).await?;
+        if let Some(bucket) = closable_bucket(block, self.looked_at) {
+            self.close(auditor, bucket).await?;
             self.looked_at = Some(bucket);
+            self.state.outcomes_due.store(true, Ordering::SeqCst);
         }
         for bucket in self.state.log.store().undrawn_buckets().await? {
             if bucket.bucket.draw_block() <= block {
                 self.draw(&bucket).await?;
             }
         }
-        due.closed = closable;
-        if let Some(bucket) = askable_bucket(block, self.asked_after) {
-            self.state.prompts.find_commitment(self.state.log.store()).await?;
-            // The draw may come some blocks later: prompts wait for it.
-            if !self.state.prompts.awaits_commitment() {
-                self.asked_after = Some(bucket);
-                due.asked_after = Some(bucket);
-            }
-        }
-        Ok(due)
+        Ok(())
     }
 
     /// Gives the gateway the key of its nonces, as soon as the first block of a period is final.
@@ -161,23 +125,19 @@ impl LogKeeper {
         Ok(())
     }
 
-    /// Closes a bucket, if there is anything that its header has to name. Returns whether the first list of own prompts
-    /// was prepared before.
-    async fn close(&self, auditor: AuditorFacts, bucket: BucketNumber) -> Result<bool, StoreError> {
+    /// Closes a bucket, if there is anything that its header has to name: answers, or lists of own prompts.
+    async fn close(&self, auditor: AuditorFacts, bucket: BucketNumber) -> Result<(), StoreError> {
         let state = &self.state;
         let answers = state.log.fill(bucket).await?;
-        let is_list_prepared = state.prompts.is_unused();
-        if is_list_prepared {
-            prepare_due(state).await?;
-            prepare_list(state, bucket).await?;
-        }
-        if answers.is_empty() && !state.prompts.awaits_commitment() {
-            return Ok(is_list_prepared);
+        plan_own(state).await?;
+        let lists = state.lists.take_planned();
+        if answers.is_empty() && lists.is_empty() {
+            return Ok(());
         }
         let watched = state.watched().await?;
         let daily = self.daily().await?;
         let shares = shares_of(&answers, &state.owners(), &daily, &watched, &state.settings);
-        let canary_list = state.prompts.root();
+        let canary_list = root_of_lists(lists.iter().map(|list| &list.digest));
         let previous = match state.log.store().last_bucket().await? {
             Some(last) => Envelope::<BucketHeader>::from_text(&last.header)
                 .map_err(|error| StoreError::corrupt("header", error.to_string()))?
@@ -198,13 +158,19 @@ impl LogKeeper {
             draw: None,
         };
         state.enter(AuditPhase::ClosingBucket).await;
+        let stored: Vec<_> = lists.iter().map(|list| (&list.head, &list.list)).collect();
+        state
+            .store
+            .insert_lists(bucket, &stored, closed.closed_at)
+            .await?;
         state.log.close(&closed).await?;
+        state.lists.note_committed(bucket, lists);
         tracing::info!(
             bucket = bucket.0,
             answers = header.answers,
             "a bucket of answers is closed"
         );
-        Ok(is_list_prepared)
+        Ok(())
     }
 
     /// The answers of the last day by coldkey and model.
@@ -247,6 +213,8 @@ impl LogKeeper {
         state.log.draw(bucket.bucket, &stored, &drawn, &kept).await?;
         self.keep_forms(&answers, &drawn, &kept).await?;
         self.keep_replies(&answers, &kept).await?;
+        let (key, _) = OwnPromptKey::prove(&state.keypair, &header, &block_hash);
+        state.lists.release(bucket.bucket, &block_hash, &key);
         state.outcomes_due.store(true, Ordering::SeqCst);
         metrics::counter!("muster_audit_answers_total", "of" => "logged").increment(bucket.answers);
         metrics::counter!("muster_audit_answers_total", "of" => "drawn")
@@ -364,21 +332,6 @@ mod tests {
             KeyChange::Keep,
             "an older block of another node"
         );
-    }
-
-    #[test]
-    fn own_prompts_are_asked_once_after_each_draw_block() {
-        let askable =
-            |block, last: Option<u64>| askable_bucket(block, last.map(BucketNumber)).map(|one| one.0);
-        assert_eq!(askable(24, None), None);
-        assert_eq!(askable(36, None), None, "the draw block does not exist");
-        assert_eq!(askable(37, None), Some(0));
-        assert_eq!(askable(49, None), Some(0));
-        assert_eq!(askable(49, Some(0)), None, "they were asked");
-        assert_eq!(askable(50, Some(0)), None);
-        assert_eq!(askable(62, Some(0)), Some(1));
-        assert_eq!(askable(1_000, Some(1)), None, "between a bucket and its draw");
-        assert_eq!(askable(1_012, Some(1)), Some(39));
     }
 
     #[test]

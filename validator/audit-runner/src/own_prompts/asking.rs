@@ -1,123 +1,144 @@
-//! How own prompts are asked: those of the list in use, as many after each draw as the configuration wants.
+//! How own prompts are asked: for each bucket some, each of a live session that the bucket's header names.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use muster_audit::own_prompts::Repeats;
-use muster_response_proof::BucketNumber;
+use futures_util::{StreamExt as _, stream};
+use muster_audit::SeededNumbers;
+use muster_openai::OpenAiError;
+use muster_protocol::Timestamp;
+use muster_response_proof::SessionId;
+use muster_sealed_client::SealedSession;
 use muster_store::StoreError;
+use tokio::time::Instant;
 
-use crate::own_prompts::current_list::NextPrompt;
-use crate::own_prompts::sources::begin_list;
+use crate::own_prompts::list_queue::NextPrompt;
+use crate::own_prompts::sources::names_seeds;
 use crate::runner_state::RunnerState;
 
-/// Prompts for each model in one list. A list that is used up is followed by another one.
-const LIST_PROMPTS: Repeats = Repeats(256);
+/// Prompts of one list that are asked at once.
+const AT_ONCE: usize = 4;
+/// The pause after which a session that had no place is asked again, and how often that happens.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
+const MOST_TRIES: u32 = 600;
+/// The longest time from the choice of a session until its prompts may be asked: that of a bucket's header, of its draw
+/// block and of the draw, with a wide margin.
+const COMMIT_TIME: Duration = Duration::from_secs(600);
 
-/// The models whose own prompts are asked.
-struct AskedModels {
-    served: Vec<String>,
-    audited: Vec<String>,
-    appealed: Vec<String>,
-    /// All of them; none if nothing is asked.
-    all: BTreeSet<String>,
-}
-
-async fn asked_models(state: &RunnerState) -> Result<AskedModels, StoreError> {
-    let sessions = state.gateway.list_live_sessions().await;
-    let served: BTreeSet<String> = sessions
-        .iter()
-        .map(|session| session.service().model.clone())
-        .collect();
-    let served = Vec::from_iter(served);
-    let audited = served
-        .iter()
-        .filter(|model| state.settings.calibrations.contains_key(*model));
-    let audited: Vec<String> = audited.cloned().collect();
-    let appealed = state.appealed_models().await?;
-    let mut all: BTreeSet<String> = audited.iter().chain(&appealed).cloned().collect();
-    if state.settings.own_prompts == 0 && appealed.is_empty() {
-        all.clear();
-    }
-    Ok(AskedModels {
-        served,
-        audited,
-        appealed,
-        all,
-    })
-}
-
-/// Begins another list after this bucket was closed, if the one in use has no prompt left. The next header commits to
-/// it. While headers have to name the list of a self-test, or one waits for open prompts, none is begun.
-pub(crate) async fn prepare_list(state: &Arc<RunnerState>, closed: BucketNumber) -> Result<(), StoreError> {
-    if state.self_tests.needs_list(closed) {
+/// Plans the own prompts that the next header commits to, and has them asked after its draw block. `live` are the
+/// sessions that take requests.
+pub(crate) async fn plan_own(state: &Arc<RunnerState>) -> Result<(), StoreError> {
+    let settings = &state.settings;
+    if settings.own_prompts == 0 {
         return Ok(());
     }
-    let models = asked_models(state).await?;
-    if models.all.is_empty() {
-        return Ok(());
-    }
-    if state.prompts.is_used_up() || !state.prompts.has_all(&models.appealed) {
-        // A list stays until its last answer: the header of that answer's bucket has to name it.
-        if state.prompts.has_open() {
-            return Ok(());
+    let mut by_model: BTreeMap<String, Vec<Arc<SealedSession>>> = BTreeMap::new();
+    for session in state.gateway.list_live_sessions().await {
+        let model = session.service().model.clone();
+        if settings.calibrations.contains_key(&model) {
+            by_model.entry(model).or_default().push(session);
         }
+    }
+    let wanted = usize::try_from(settings.own_prompts).unwrap_or(usize::MAX);
+    for (model, live) in by_model {
+        // Sessions that are slower than the prompts come get no more of them. Those of the bucket before may still wait
+        // for their pauses.
+        let open = state.open_prompts.load(Ordering::Acquire).saturating_sub(wanted);
+        let lasting = lasting_sessions(&live, state.clock.now(), settings.own_spread_s);
         let mut seed = [0; 32];
         if getrandom::fill(&mut seed).is_err() {
             tracing::error!("the system gives no random bytes: no own prompts are asked");
             return Ok(());
         }
-        let list = begin_list(state, &models.all, LIST_PROMPTS, &seed).await?;
-        state.prompts.replace(list);
-    }
-    Ok(())
-}
-
-/// Asks the prompts that are due once after the end of this bucket, each as a task of its own. While headers have to
-/// name the list of a self-test, or one waits for open prompts, no others are asked.
-pub(crate) async fn ask_own(state: &Arc<RunnerState>, ended: BucketNumber) -> Result<(), StoreError> {
-    if state.self_tests.needs_list(ended) {
-        return Ok(());
-    }
-    let AskedModels {
-        served, audited, all, ..
-    } = asked_models(state).await?;
-    if all.is_empty() {
-        return Ok(());
-    }
-    // Sessions that are slower than the prompts come get no more of them.
-    let open = state.prompts.count_open();
-    let asked = audited
-        .len()
-        .saturating_mul(usize::try_from(state.settings.own_prompts).unwrap_or(usize::MAX));
-    for _ in open..asked {
-        let Some(prompt) = state.prompts.take_next() else {
-            break;
-        };
-        state
-            .store
-            .note_sent(&prompt.root, prompt.position, state.clock.now())
-            .await?;
-        if served.contains(&prompt.model) {
-            state.prompts.note_open();
-            let asking = Arc::clone(state);
-            let pause = draw_pause(state.settings.own_spread_s);
-            drop(state.tasks.spawn("own prompt", async move {
-                // Prompts that all came with a block could be recognised by their time.
+        for (session, prompts) in choose_sessions(&lasting, wanted.saturating_sub(open), &seed) {
+            let list = state.stock.take(state, &model, prompts).await?;
+            let planned = state.lists.plan(&session, list, names_seeds(settings, &model));
+            let Some(ready) = planned else { continue };
+            let (asking, id) = (Arc::clone(state), session.id());
+            drop(state.tasks.spawn("own prompts", async move {
                 let stop = asking.tasks.token();
-                if stop
-                    .run_until_cancelled(tokio::time::sleep(pause))
-                    .await
-                    .is_some()
-                {
-                    ask(&asking, prompt).await;
+                if let Some(Ok(prompts)) = stop.run_until_cancelled(ready).await {
+                    stop.run_until_cancelled(ask_list(&asking, id, prompts)).await;
                 }
-                asking.prompts.note_closed();
             }));
         }
     }
     Ok(())
+}
+
+/// The sessions that live until their prompts are asked; all if none does.
+fn lasting_sessions(live: &[Arc<SealedSession>], now: Timestamp, spread_s: u64) -> Vec<Arc<SealedSession>> {
+    let until = now.plus(COMMIT_TIME.saturating_add(Duration::from_secs(spread_s)));
+    let lasting = live.iter().filter(|session| session.not_after() > until);
+    let lasting: Vec<Arc<SealedSession>> = lasting.cloned().collect();
+    if lasting.is_empty() {
+        live.to_vec()
+    } else {
+        lasting
+    }
+}
+
+/// Draws a session for each of these prompts. Returns each drawn session with the number of its prompts.
+fn choose_sessions<T: Clone>(sessions: &[T], prompts: usize, seed: &[u8; 32]) -> Vec<(T, usize)> {
+    let mut numbers = SeededNumbers::new("muster/own-sessions/1", seed);
+    let mut chosen: BTreeMap<usize, usize> = BTreeMap::new();
+    for _ in 0..if sessions.is_empty() { 0 } else { prompts } {
+        let of_session = chosen.entry(numbers.below(sessions.len())).or_default();
+        *of_session = of_session.saturating_add(1);
+    }
+    let drawn = chosen.into_iter();
+    drawn
+        .filter_map(|(at, prompts)| Some((sessions.get(at)?.clone(), prompts)))
+        .collect()
+}
+
+/// Asks the prompts of a list, each after a pause of its own: prompts that all came with a block could be recognised by
+/// their time.
+async fn ask_list(state: &RunnerState, session: SessionId, prompts: Vec<NextPrompt>) {
+    let began = Instant::now();
+    let mut due: Vec<(Instant, NextPrompt)> = prompts
+        .into_iter()
+        .map(|prompt| (began + draw_pause(state.settings.own_spread_s), prompt))
+        .collect();
+    due.sort_by_key(|(at, _)| *at);
+    state.open_prompts.fetch_add(due.len(), Ordering::AcqRel);
+    stream::iter(due)
+        .map(|(at, prompt)| async move {
+            tokio::time::sleep_until(at).await;
+            ask(state, session, prompt).await;
+            state.open_prompts.fetch_sub(1, Ordering::AcqRel);
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect::<()>()
+        .await;
+}
+
+/// Asks a prompt once. A session that has no place gets nothing of it, and is asked again.
+async fn ask(state: &RunnerState, session: SessionId, prompt: NextPrompt) {
+    let (list, position) = (prompt.list, prompt.position);
+    if let Err(error) = state.store.note_sent(&list, position, state.clock.now()).await {
+        state.fail(error);
+        return;
+    }
+    let question = prompt.into_question();
+    for _ in 0..MOST_TRIES {
+        match state.gateway.ask(session, question.clone()).await {
+            Ok(answer) => {
+                if let Err(error) = state.store.note_answer(&list, position, &answer).await {
+                    state.fail(error);
+                }
+                return;
+            }
+            Err(OpenAiError::QueueFull { .. }) => tokio::time::sleep(BUSY_PAUSE).await,
+            Err(error) => {
+                tracing::info!(%error, %session, "an own prompt was not answered");
+                return;
+            }
+        }
+    }
+    tracing::info!(%session, "an own prompt was not asked: its session had no place");
 }
 
 /// A pause of at most `most_s` seconds, which nobody can foresee.
@@ -129,19 +150,6 @@ fn draw_pause(most_s: u64) -> Duration {
     Duration::from_millis(u64::from_le_bytes(drawn) % most)
 }
 
-async fn ask(state: &RunnerState, prompt: NextPrompt) {
-    let (root, position, model) = (prompt.root, prompt.position, prompt.model.clone());
-    match state.gateway.ask(prompt.into_question()).await {
-        Ok(answer) => {
-            let noted = state.store.note_answer(&root, position, &answer).await;
-            if let Err(error) = noted {
-                state.fail(error);
-            }
-        }
-        Err(error) => tracing::info!(%error, model, "an own prompt was not answered"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,5 +159,19 @@ mod tests {
         assert!((0..64).all(|_| draw_pause(2) <= Duration::from_secs(2)));
         assert!((0..64).any(|_| draw_pause(2) > Duration::from_millis(200)));
         assert_eq!(draw_pause(0), Duration::ZERO);
+    }
+
+    #[test]
+    fn every_prompt_has_a_session_and_every_session_is_drawn() {
+        let drawn = choose_sessions(&["a", "b", "c"], 90, &[7; 32]);
+        let of_all: usize = drawn.iter().map(|(_, prompts)| prompts).sum();
+        assert_eq!((drawn.len(), of_all), (3, 90));
+        assert!(
+            drawn.iter().all(|(_, prompts)| (15..=45).contains(prompts)),
+            "{drawn:?}"
+        );
+        assert_eq!(choose_sessions(&["a"], 2, &[7; 32]), [("a", 2)]);
+        assert_eq!(choose_sessions::<&str>(&[], 2, &[7; 32]), []);
+        assert_eq!(choose_sessions(&["a"], 0, &[7; 32]), []);
     }
 }

@@ -1,9 +1,11 @@
 //! The sources of own prompts: the forms in which users ask, and the words of prompts that nobody else has seen.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use muster_audit::own_prompts::{
     AnsweredChat, ListPlan, PromptedModel, Repeats, SamplerNeeds, author_request, make_list, read_authored,
 };
-use muster_audit::{CanaryList, SamplerEngine, SeededNumbers};
+use muster_audit::{Canary, CanaryList, SamplerEngine, SeededNumbers};
 use muster_process::error::Causes;
 use muster_protocol::Timestamp;
 
@@ -17,54 +19,83 @@ use crate::store::audit_store::Result;
 pub(crate) const MAX_FORMS_OF_BUCKET: usize = 64;
 /// Answered chats of one model that a list goes on with at most.
 const MAX_CHATS: u32 = 64;
+/// The fewest prompts that are made at a time. A restart loses what no list has taken.
+const LEAST_MADE: usize = 32;
 /// Unasked prompts of one model that are kept.
 const MAX_WRITTEN: u64 = 512;
 /// Replies in a row that are no prompts, after which a model is not asked for more.
 const MAX_USELESS: usize = 8;
 
-/// Makes a list of prompts to these models and stores it. Each prompt of an operator's file may come again; one that a
-/// model has written is asked once. `seed` orders the list.
-///
-/// # Errors
-/// The database fails.
-pub(crate) async fn begin_list(
-    state: &RunnerState,
-    names: impl IntoIterator<Item = &String>,
-    repeats: Repeats,
-    seed: &[u8; 32],
-) -> Result<CanaryList> {
-    let now = state.clock.now();
-    let since = now.minus(state.settings.window());
-    let (mut models, mut fresh) = (Vec::new(), Vec::new());
-    for name in names {
-        models.push(PromptedModel {
-            name: name.clone(),
-            needs: needs_of(&state.settings, name),
-            forms: state.store.forms(name, since).await?,
-            chats: answered_chats(state, name, since).await?,
-        });
-        if state.settings.prompts.is_none() {
-            fresh.extend(state.store.take_written(name, repeats.0).await?);
+/// Prompts that are made and that no list has yet, by model.
+#[derive(Debug, Default)]
+pub(crate) struct PromptStock(tokio::sync::Mutex<BTreeMap<String, VecDeque<Canary>>>);
+
+impl PromptStock {
+    /// Takes this many prompts to a model, which nobody else gets, as a list.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub(crate) async fn take(&self, state: &RunnerState, model: &str, count: usize) -> Result<CanaryList> {
+        let mut stock = self.0.lock().await;
+        let of_model = stock.entry(model.to_owned()).or_default();
+        let missing = count.saturating_sub(of_model.len());
+        if missing > 0 {
+            of_model.extend(make_prompts(state, model, missing.max(LEAST_MADE)).await?);
         }
+        let taken = of_model.drain(..count.min(of_model.len()));
+        Ok(CanaryList::new(taken.collect()))
     }
+}
+
+/// Makes prompts to a model. Each prompt of an operator's file may come again; one that a model has written is asked
+/// once. None without random bytes, which order them.
+async fn make_prompts(state: &RunnerState, model: &str, count: usize) -> Result<Vec<Canary>> {
+    let mut seed = [0; 32];
+    if getrandom::fill(&mut seed).is_err() {
+        tracing::error!("the system gives no random bytes: there are no own prompts");
+        return Ok(Vec::new());
+    }
+    let since = state.clock.now().minus(state.settings.window());
+    let models = [PromptedModel {
+        name: model.to_owned(),
+        needs: needs_of(&state.settings, model),
+        forms: state.store.forms(model, since).await?,
+        chats: answered_chats(state, model, since, count).await?,
+    }];
+    let fresh = match state.settings.prompts {
+        None => state.store.take_written(model, count).await?,
+        Some(_) => Vec::new(),
+    };
     let plan = ListPlan {
         models: &models,
         fresh: &fresh,
         texts: &state.settings.own_texts(),
         tokens: state.settings.own_tokens,
-        repeats,
+        repeats: Repeats(count),
     };
-    let list = make_list(&plan, seed);
-    state.store.insert_list(&list, now).await?;
-    Ok(list)
+    Ok(make_list(&plan, &seed).iter().cloned().collect())
 }
 
 /// The chats that miners have answered since a time and that no prompt has gone on with, the newest ones first. No
 /// other list goes on with them.
-async fn answered_chats(state: &RunnerState, model: &str, since: Timestamp) -> Result<Vec<AnsweredChat>> {
-    let taken = state.store.take_replies(model, since, MAX_CHATS).await?;
+async fn answered_chats(
+    state: &RunnerState,
+    model: &str,
+    since: Timestamp,
+    prompts: usize,
+) -> Result<Vec<AnsweredChat>> {
+    let most = u32::try_from(prompts).map_or(MAX_CHATS, |prompts| prompts.min(MAX_CHATS));
+    let taken = state.store.take_replies(model, since, most).await?;
     let read = |(request, reply): &(Vec<u8>, String)| AnsweredChat::read(request, reply);
     Ok(taken.iter().filter_map(read).collect())
+}
+
+/// Whether a model's engine draws by a seed that the request names, which the position of a prompt fixes.
+pub(crate) fn names_seeds(settings: &Settings, model: &str) -> bool {
+    match needs_of(settings, model) {
+        SamplerNeeds::Seed | SamplerNeeds::SeedAndIds => true,
+        SamplerNeeds::Nothing | SamplerNeeds::NoParameters => false,
+    }
 }
 
 /// The fields without which answers of a model cannot be scored.

@@ -1,4 +1,4 @@
-//! A test begins: its list is prepared, and its prompts are asked of the honest engine and the cheaper one.
+//! A test begins: the honest engine and the cheaper one are started, and each is asked a list of own prompts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use muster_audit::SeededNumbers;
-use muster_audit::own_prompts::Repeats;
 use muster_gateway::Gateway;
 use muster_gateway::logged_session::{LoggedSession, LoggedSessionError};
 use muster_gateway::miner_sessions::SessionTimes;
@@ -16,8 +15,9 @@ use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
 use uuid::Uuid;
 
-use crate::own_prompts::current_list::NextPrompt;
-use crate::own_prompts::sources::begin_list;
+use crate::appeals::fresh_answers::ask_logged;
+use crate::own_prompts::list_queue::NextPrompt;
+use crate::own_prompts::sources::names_seeds;
 use crate::runner_state::RunnerState;
 use crate::self_test::judging::end;
 use crate::self_test::ordered_tests::RunningTest;
@@ -57,17 +57,15 @@ fn due_model(
         .cloned()
 }
 
-/// Prepares the test that was ordered or is due, right after a bucket was closed: the list of own prompts changes only
-/// then. Its prompts are asked once a header has committed to the list. Nothing happens while another test runs, or
-/// without a miner of the validator's own.
+/// Begins the test that was ordered or is due, as a task of its own. Nothing happens while another test runs, or without
+/// a miner of the validator's own.
 ///
 /// # Errors
 /// The database fails.
-pub(crate) async fn prepare_due(state: &Arc<RunnerState>) -> Result<(), StoreError> {
+pub(crate) async fn begin_due(state: &Arc<RunnerState>) -> Result<(), StoreError> {
     let Some(trusted) = &state.trusted else {
         return Ok(());
     };
-    state.self_tests.set_waiting(false);
     if state.self_tests.is_running() {
         return Ok(());
     }
@@ -84,20 +82,7 @@ pub(crate) async fn prepare_due(state: &Arc<RunnerState>) -> Result<(), StoreErr
             }
         }
     };
-    // Answers to the list in use would stand under a header that names another one, and count as a client's. No further
-    // prompt is asked until the open ones are answered.
-    if state.prompts.has_open() || !state.asking.lock().is_empty() {
-        state.self_tests.set_waiting(true);
-        return Ok(());
-    }
-    let mut seed = [0; 32];
-    if getrandom::fill(&mut seed).is_err() {
-        tracing::error!("the system gives no random bytes: the spot checks are not tested");
-        return Ok(());
-    }
     state.self_tests.forget_order(&model);
-    let rounds = usize::try_from(settings.answers).unwrap_or(usize::MAX);
-    let list = begin_list(state, [&model], Repeats(rounds), &seed).await?;
     let test = SelfTest {
         test: Uuid::new_v4().to_string(),
         model,
@@ -111,46 +96,29 @@ pub(crate) async fn prepare_due(state: &Arc<RunnerState>) -> Result<(), StoreErr
         bundle: None,
     };
     state.store.insert_self_test(&test).await?;
-    state.prompts.replace(list);
-    state.self_tests.replace(Some(RunningTest {
+    let running = RunningTest {
         test,
         miner: trusted.miner,
-        prepared: Some(seed),
         asked_in: None,
-    }));
-    Ok(())
-}
-
-/// Asks the prompts of the test that was prepared, if its list is committed to.
-pub(crate) fn begin_prepared(state: &Arc<RunnerState>) {
-    let Some((running, seed)) = state.self_tests.find_prepared() else {
-        return;
-    };
-    let Some(prompts) = state.prompts.take_all() else {
-        return;
     };
     state.self_tests.replace(Some(running.clone()));
     let asking = Arc::clone(state);
     drop(state.tasks.spawn("self-test", async move {
-        if let Err(error) = ask_all(&asking, running, prompts, &seed).await {
+        if let Err(error) = ask_all(&asking, running).await {
             asking.fail(error);
         }
     }));
+    Ok(())
 }
 
 /// Asks all prompts, and leaves the test to be judged once its answers are drawn.
-async fn ask_all(
-    state: &Arc<RunnerState>,
-    mut running: RunningTest,
-    prompts: Vec<NextPrompt>,
-    seed: &[u8; 32],
-) -> Result<(), StoreError> {
+async fn ask_all(state: &Arc<RunnerState>, mut running: RunningTest) -> Result<(), StoreError> {
     tracing::info!(
         model = running.test.model,
         test = running.test.test,
         "the spot checks are tested"
     );
-    match ask_both(state, &mut running.test, prompts, seed).await {
+    match ask_both(state, &mut running.test).await {
         Ok(()) => {
             let (block, _) = state.subnet.wait_for_block_after(0).await;
             running.asked_in = Some(BucketNumber::of_block(block));
@@ -167,14 +135,12 @@ async fn ask_all(
     }
 }
 
-/// Asks each prompt of the list the honest engine or the cheaper one.
-async fn ask_both(
-    state: &Arc<RunnerState>,
-    test: &mut SelfTest,
-    prompts: Vec<NextPrompt>,
-    seed: &[u8; 32],
-) -> Result<(), LoggedSessionError> {
-    let unusable = |reason: &str| LoggedSessionError::Session(reason.to_owned());
+fn unusable(reason: &str) -> LoggedSessionError {
+    LoggedSessionError::Session(reason.to_owned())
+}
+
+/// Asks the honest engine and the cheaper one a list of prompts each.
+async fn ask_both(state: &Arc<RunnerState>, test: &mut SelfTest) -> Result<(), LoggedSessionError> {
     let honest = state.services.iter().find(|service| service.model == test.model);
     let honest = honest.ok_or_else(|| unusable("the whitelist has no such model"))?;
     let settings = &state.settings.self_test;
@@ -188,21 +154,66 @@ async fn ask_both(
         lifetime: Duration::from_secs(state.settings.run_s),
     };
     let gateway: &Gateway = &state.gateway;
-    let open = async |service| LoggedSession::open(gateway, trusted, service, times).await;
-    let truthful = open(honest).await?;
-    let cheating = open(&planted.service(honest)).await?;
-    let mut numbers = SeededNumbers::new("muster/self-test/1", seed);
-    let share = usize::try_from(planted.share_ppm).unwrap_or(MILLION);
-    let questions = prompts
-        .into_iter()
-        .map(|prompt| (prompt, numbers.below(MILLION) < share));
+    let truthful = LoggedSession::open(gateway, trusted, honest, times).await?;
+    let cheap = planted.service(honest);
+    let cheating = match LoggedSession::open(gateway, trusted, &cheap, times).await {
+        Ok(cheating) => cheating,
+        Err(error) => {
+            truthful.close().await?;
+            return Err(error);
+        }
+    };
+    let asked = ask_sessions(state, test, planted.share_ppm, (&truthful, &cheating)).await;
+    for session in [truthful, cheating] {
+        session.close().await?;
+    }
+    asked
+}
+
+/// Asks both sessions the prompts that a draw gives them, one list for each, at once.
+async fn ask_sessions(
+    state: &RunnerState,
+    test: &mut SelfTest,
+    share_ppm: u32,
+    (truthful, cheating): (&LoggedSession, &LoggedSession),
+) -> Result<(), LoggedSessionError> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|_| unusable("the system gives no random bytes"))?;
+    let mut numbers = SeededNumbers::new("muster/self-test/1", &seed);
+    let (prompts, share) = (state.settings.self_test.answers, usize::try_from(share_ppm));
+    let share = share.unwrap_or(MILLION);
+    let of_cheat = (0..prompts).filter(|_| numbers.below(MILLION) < share).count();
+    let of_honest = usize::try_from(prompts)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(of_cheat);
+    let mut waiting = Vec::new();
+    for (is_cheat, session, count) in [(false, truthful, of_honest), (true, cheating, of_cheat)] {
+        let list = state.stock.take(state, &test.model, count).await?;
+        let planned = state
+            .lists
+            .plan(session.sealed(), list, names_seeds(&state.settings, &test.model));
+        waiting.extend(planned.map(|ready| (is_cheat, ready)));
+    }
+    let stop = state.tasks.token();
+    let mut questions: Vec<(usize, bool, NextPrompt)> = Vec::new();
+    for (is_cheat, ready) in waiting {
+        let prompts = stop.run_until_cancelled(ready).await;
+        let Some(Ok(prompts)) = prompts else {
+            return Err(unusable("no header committed to its prompts"));
+        };
+        for prompt in prompts {
+            questions.push((numbers.below(usize::MAX), is_cheat, prompt));
+        }
+    }
+    // Answers of the two engines come in a drawn order, as those of a miner that cheats now and then.
+    questions.sort_by_key(|(drawn, _, _)| *drawn);
     let (answers, cheated) = (AtomicU64::new(0), AtomicU64::new(0));
-    let failures = stream::iter(questions)
-        .map(|(prompt, is_cheat): (NextPrompt, bool)| {
-            let session = if is_cheat { &cheating } else { &truthful };
+    let failures: Vec<LoggedSessionError> = stream::iter(questions)
+        .map(|(_, is_cheat, prompt): (usize, bool, NextPrompt)| {
+            let session = if is_cheat { cheating } else { truthful };
             let (answers, cheated) = (&answers, &cheated);
             async move {
-                let asked = ask_one(state, session, prompt).await;
+                let asked = ask_logged(state, session, prompt).await;
                 if asked.is_ok() {
                     answers.fetch_add(1, Ordering::Relaxed);
                     cheated.fetch_add(u64::from(is_cheat), Ordering::Relaxed);
@@ -212,12 +223,9 @@ async fn ask_both(
         })
         .buffer_unordered(AT_ONCE)
         .filter_map(|asked| async move { asked.err() })
-        .collect::<Vec<_>>()
+        .collect()
         .await;
     (test.answers, test.cheated) = (answers.into_inner(), cheated.into_inner());
-    for session in [truthful, cheating] {
-        session.close().await?;
-    }
     for failure in failures {
         match failure {
             LoggedSessionError::Store(error) => return Err(error.into()),
@@ -233,20 +241,6 @@ async fn ask_both(
     if test.answers == 0 {
         return Err(unusable("no prompt was answered"));
     }
-    Ok(())
-}
-
-async fn ask_one(
-    state: &RunnerState,
-    session: &LoggedSession,
-    prompt: NextPrompt,
-) -> Result<(), LoggedSessionError> {
-    let store = &state.store;
-    let now = state.clock.now();
-    store.note_sent(&prompt.root, prompt.position, now).await?;
-    let (root, position) = (prompt.root, prompt.position);
-    let answer = session.ask(prompt.into_question()).await?;
-    store.note_answer(&root, position, &answer).await?;
     Ok(())
 }
 

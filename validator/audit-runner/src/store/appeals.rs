@@ -110,12 +110,13 @@ fn appeal_from(row: &AnyRow) -> Result<StoredAppeal> {
 #[cfg(test)]
 mod tests {
     use muster_audit::{Canary, CanaryList};
+    use muster_response_proof::BucketNumber;
     use muster_store::testing::stores;
     use muster_validator_store::{MIGRATIONS, Store};
     use sqlx::AnyPool;
 
     use super::*;
-    use crate::testing::{key, stored_appeal};
+    use crate::testing::{key, list_head, stored_appeal};
 
     async fn put_answer(pool: &AnyPool, id: &str, session: &str, opened: i64, bucket: Option<i64>) {
         sqlx::query(
@@ -167,7 +168,12 @@ mod tests {
                 request: vec![number],
             };
             let list = CanaryList::new((0..4).map(prompt).collect());
-            store.insert_list(&list, Timestamp::from_secs(1)).await.unwrap();
+            let head = list_head(&list);
+            let lists = [(&head, &list)];
+            store
+                .insert_lists(BucketNumber(6), &lists, Timestamp::from_secs(1))
+                .await
+                .unwrap();
             sqlx::query(
                 "INSERT INTO answer_buckets (bucket, answers, header, shares, canary_list, closed_at, draw) \
                  VALUES (7, 1, '', '', '', 1, 'drawn')",
@@ -185,7 +191,7 @@ mod tests {
             {
                 put_answer(pool, id, session, opened, bucket).await;
                 let place = u64::try_from(place).unwrap();
-                store.note_answer(&list.root(), place, id).await.unwrap();
+                store.note_answer(&head.digest(), place, id).await.unwrap();
             }
             // A client's answers are not fresh, whichever session gave them.
             put_answer(pool, "a client's", "fresh", 20, Some(7)).await;

@@ -25,6 +25,7 @@ mod tests {
     use muster_audit::own_prompts::RequestForm;
     use muster_audit::{Canary, CanaryList, NoncePeriod, OpenedText, UnusableReason};
     use muster_protocol::{Digest, MinerKey, Timestamp};
+    use muster_response_proof::BucketNumber;
     use muster_store::testing::stores;
     use muster_validator_store::{MIGRATIONS, Store};
 
@@ -33,7 +34,7 @@ mod tests {
     use crate::audits::run_record::RunState;
     use crate::evidence::outcome::ReferenceOutcome;
     use crate::store::notices::NoticeSubject;
-    use crate::testing::{key, run, self_test, stored_appeal};
+    use crate::testing::{key, list_head, run, self_test, stored_appeal};
 
     #[tokio::test]
     async fn a_superseded_process_writes_nothing_about_spot_checks() {
@@ -70,7 +71,9 @@ mod tests {
                 audits.put_outcome("a", 0, &unusable, now).await,
                 audits.reveal_scores(["a".to_owned()].iter(), now).await,
                 audits.reveal_scored(&miner, "tiny", now, now).await,
-                audits.insert_list(&list, now).await,
+                audits
+                    .insert_lists(BucketNumber(1), &[(&list_head(&list), &list)], now)
+                    .await,
                 audits.note_sent(&digest, 0, now).await,
                 audits.note_answer(&digest, 0, "a").await,
                 audits.put_form("a", "tiny", &digest, &form, now).await,

@@ -4,63 +4,110 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_audit::{Canary, CanaryList};
+use muster_audit::{Canary, CanaryList, ListHead};
 use muster_protocol::{Digest, Timestamp};
+use muster_response_proof::BucketNumber;
 use muster_store::columns::{parse_column, read_column, storable_text, to_signed, unsigned_column};
 use muster_store::{During as _, StoreError};
 use sqlx::any::AnyRow;
 
 use crate::store::audit_store::{AuditStore, Result};
 
-/// A list of own prompts, and the place of the next one.
-#[derive(Clone, Debug)]
-pub(crate) struct PromptList {
-    pub(crate) list: CanaryList,
-    pub(crate) next: u64,
+/// A list to which the header of a bucket commits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredHead {
+    pub(crate) bucket: BucketNumber,
+    pub(crate) head: ListHead,
 }
 
 impl AuditStore {
-    /// Stores a new list of own prompts.
-    pub(crate) async fn insert_list(&self, list: &CanaryList, now: Timestamp) -> Result<()> {
-        const OPERATION: &str = "store a list of own prompts";
-        let root = list.root().to_string();
+    /// Stores the lists to which the header of a bucket commits, in their order. An earlier process that did not sign
+    /// the header may have stored others.
+    pub(crate) async fn insert_lists(
+        &self,
+        bucket: BucketNumber,
+        lists: &[(&ListHead, &CanaryList)],
+        now: Timestamp,
+    ) -> Result<()> {
+        const OPERATION: &str = "store lists of own prompts";
         let mut tx = self.writer.begin().await?;
-        for position in 0_u64.. {
-            let Some(canary) = list.next(position) else { break };
+        for earlier in [
+            "DELETE FROM canaries WHERE list IN (SELECT o.list FROM own_lists AS o WHERE o.bucket = $1)",
+            "DELETE FROM own_lists WHERE bucket = $1",
+        ] {
+            sqlx::query(earlier)
+                .bind(to_signed(bucket.0))
+                .execute(&mut *tx)
+                .await
+                .during(OPERATION)?;
+        }
+        for (place, (head, list)) in (0_u64..).zip(lists) {
+            let digest = head.digest().to_string();
             sqlx::query(
-                "INSERT INTO canaries (list, position, salt, request, made_at) VALUES ($1, $2, $3, $4, $5)",
+                "INSERT INTO own_lists (list, bucket, place, salt, session, miner, model, length, root, committed_at) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
             )
-            .bind(root.clone())
-            .bind(to_signed(position))
-            .bind(hex::encode(canary.salt))
-            .bind(STANDARD.encode(&canary.request))
+            .bind(digest.clone())
+            .bind(to_signed(bucket.0))
+            .bind(to_signed(place))
+            .bind(hex::encode(head.salt))
+            .bind(head.session.to_string())
+            .bind(head.miner.to_string())
+            .bind(head.model.clone())
+            .bind(to_signed(head.length))
+            .bind(head.root.to_string())
             .bind(now.micros())
             .execute(&mut *tx)
             .await
             .during(OPERATION)?;
+            for (position, canary) in (0_u64..).zip(list.iter()) {
+                sqlx::query(
+                    "INSERT INTO canaries (list, position, salt, request, made_at) VALUES ($1, $2, $3, $4, $5)",
+                )
+                .bind(digest.clone())
+                .bind(to_signed(position))
+                .bind(hex::encode(canary.salt))
+                .bind(STANDARD.encode(&canary.request))
+                .bind(now.micros())
+                .execute(&mut *tx)
+                .await
+                .during(OPERATION)?;
+            }
         }
         tx.commit(OPERATION).await
     }
 
-    /// A list of own prompts; empty if none has this root.
-    pub(crate) async fn read_list(&self, root: &Digest) -> Result<PromptList> {
+    /// The lists to which the headers of these buckets commit, in the order of buckets and of their places.
+    pub(crate) async fn lists_of(&self, first: BucketNumber, last: BucketNumber) -> Result<Vec<StoredHead>> {
         let rows =
-            sqlx::query("SELECT salt, request, sent_at FROM canaries WHERE list = $1 ORDER BY position")
-                .bind(root.to_string())
+            sqlx::query("SELECT * FROM own_lists WHERE bucket >= $1 AND bucket <= $2 ORDER BY bucket, place")
+                .bind(to_signed(first.0))
+                .bind(to_signed(last.0))
                 .fetch_all(&self.pool)
                 .await
-                .during("read a list of own prompts")?;
-        let mut next = 0;
-        let mut canaries = Vec::new();
-        for (position, row) in (1_u64..).zip(&rows) {
-            let sent: Option<i64> = read_column(row, "sent_at")?;
-            if sent.is_some() {
-                next = position;
-            }
-            canaries.push(canary_from(row)?);
-        }
-        let list = CanaryList::new(canaries);
-        Ok(PromptList { list, next })
+                .during("read lists of own prompts")?;
+        rows.iter().map(head_from).collect()
+    }
+
+    /// The list that this digest names; `None` if the store has none, as of lists of earlier releases.
+    pub(crate) async fn find_list(&self, digest: &Digest) -> Result<Option<StoredHead>> {
+        let row = sqlx::query("SELECT * FROM own_lists WHERE list = $1")
+            .bind(digest.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .during("look for a list of own prompts")?;
+        row.as_ref().map(head_from).transpose()
+    }
+
+    /// The prompts of a list; empty if the store has none.
+    pub(crate) async fn read_list(&self, digest: &Digest) -> Result<CanaryList> {
+        let rows = sqlx::query("SELECT salt, request FROM canaries WHERE list = $1 ORDER BY position")
+            .bind(digest.to_string())
+            .fetch_all(&self.pool)
+            .await
+            .during("read a list of own prompts")?;
+        let canaries = rows.iter().map(canary_from).collect::<Result<_>>()?;
+        Ok(CanaryList::new(canaries))
     }
 
     /// Notes that a prompt is being sent: it is used once, whatever becomes of it.
@@ -153,12 +200,30 @@ impl AuditStore {
     }
 }
 
-fn canary_from(row: &AnyRow) -> Result<Canary> {
+fn head_from(row: &AnyRow) -> Result<StoredHead> {
+    Ok(StoredHead {
+        bucket: BucketNumber(unsigned_column(row, "bucket")?),
+        head: ListHead {
+            salt: salt_column(row)?,
+            session: parse_column(row, "session")?,
+            miner: parse_column(row, "miner")?,
+            model: read_column(row, "model")?,
+            length: unsigned_column(row, "length")?,
+            root: parse_column(row, "root")?,
+        },
+    })
+}
+
+fn salt_column(row: &AnyRow) -> Result<[u8; 32]> {
     let salt: String = read_column(row, "salt")?;
     let mut bytes = [0; 32];
     hex::decode_to_slice(salt, &mut bytes).map_err(|error| StoreError::corrupt("salt", error.to_string()))?;
+    Ok(bytes)
+}
+
+fn canary_from(row: &AnyRow) -> Result<Canary> {
     Ok(Canary {
-        salt: bytes,
+        salt: salt_column(row)?,
         request: request_column(row)?,
     })
 }
@@ -177,17 +242,83 @@ mod tests {
     use muster_validator_store::MIGRATIONS;
 
     use super::*;
+    use crate::testing::list_head;
+
+    fn list() -> CanaryList {
+        let canary = |number: u8| Canary {
+            salt: [number; 32],
+            request: vec![number],
+        };
+        CanaryList::new((0..4).map(canary).collect())
+    }
+
+    #[tokio::test]
+    async fn lists_are_stored_with_their_bucket_and_others_of_a_header_that_was_not_signed_are_replaced() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            let store = AuditStore::new(test.pool.clone(), Writer::new(&test.pool));
+            let (list, now) = (list(), Timestamp::from_secs(1));
+            let first = list_head(&list);
+            let second = ListHead {
+                salt: [8; 32],
+                ..first.clone()
+            };
+            let third = ListHead {
+                salt: [7; 32],
+                ..first.clone()
+            };
+            let both = [(&first, &list), (&second, &list)];
+            store.insert_lists(BucketNumber(7), &both, now).await.unwrap();
+            store
+                .insert_lists(BucketNumber(8), &[(&third, &list)], now)
+                .await
+                .unwrap();
+            let of = async |first, last| {
+                let lists = store
+                    .lists_of(BucketNumber(first), BucketNumber(last))
+                    .await
+                    .unwrap();
+                lists
+                    .into_iter()
+                    .map(|stored| (stored.bucket.0, stored.head))
+                    .collect::<Vec<_>>()
+            };
+            let all = [(7, first.clone()), (7, second.clone()), (8, third.clone())];
+            assert_eq!(of(0, 9).await, all, "{}", test.engine);
+            assert_eq!(of(8, 9).await, all[2..]);
+            // The process ended before it signed the header, and another one closes the bucket.
+            store
+                .insert_lists(BucketNumber(7), &[(&second, &list)], now)
+                .await
+                .unwrap();
+            assert_eq!(of(0, 7).await, [(7, second.clone())]);
+            assert_eq!(store.find_list(&first.digest()).await.unwrap(), None);
+            assert_eq!(
+                store.read_list(&first.digest()).await.unwrap(),
+                CanaryList::default()
+            );
+            let found = store.find_list(&second.digest()).await.unwrap().unwrap();
+            assert_eq!((found.bucket.0, found.head), (7, second.clone()));
+            for answer in ["the first answer", "another one"] {
+                store.note_sent(&second.digest(), 0, now).await.unwrap();
+                store.note_answer(&second.digest(), 0, answer).await.unwrap();
+            }
+            let answered = store.answered_prompts(now).await.unwrap();
+            let ids: Vec<&String> = answered.keys().collect();
+            assert_eq!(ids, ["the first answer"]);
+        }
+    }
 
     #[tokio::test]
     async fn the_answer_to_a_prompt_is_taken_once_and_for_its_model() {
         for test in stores(&MIGRATIONS).await.unwrap() {
             let store = AuditStore::new(test.pool.clone(), Writer::new(&test.pool));
-            let canary = |number: u8| Canary {
-                salt: [number; 32],
-                request: vec![number],
-            };
-            let list = CanaryList::new((0..4).map(canary).collect());
-            store.insert_list(&list, Timestamp::from_secs(1)).await.unwrap();
+            let list = list();
+            let digest = list_head(&list).digest();
+            let now = Timestamp::from_secs(1);
+            store
+                .insert_lists(BucketNumber(7), &[(&list_head(&list), &list)], now)
+                .await
+                .unwrap();
             let session = "INSERT INTO sessions (session_id, job_id, miner, model, address, attestation, opened_at) \
                            VALUES ('s', 's', 'm', 'tiny', '', '', 1)";
             sqlx::query(session).execute(&test.pool).await.unwrap();
@@ -202,7 +333,7 @@ mod tests {
                 );
                 let row = row.bind(answer.clone()).bind(model).bind(i64::from(ended_at));
                 row.execute(&test.pool).await.unwrap();
-                store.note_answer(&list.root(), position, &answer).await.unwrap();
+                store.note_answer(&digest, position, &answer).await.unwrap();
                 store.put_reply(&answer, "a\0reply").await.unwrap();
             }
             let take = async |most| {
@@ -217,11 +348,7 @@ mod tests {
             );
             assert_eq!(take(9).await, [(vec![0], "a\u{fffd}reply".to_owned())]);
             assert_eq!(take(9).await, []);
-            assert_eq!(
-                store.read_list(&list.root()).await.unwrap().list,
-                list,
-                "the list stays"
-            );
+            assert_eq!(store.read_list(&digest).await.unwrap(), list, "the list stays");
         }
     }
 }

@@ -213,7 +213,6 @@ impl Convicting {
                 bucket: header.bucket.0,
                 header: Some(ReadHeader {
                     digest: envelope.digest(),
-                    list: header.canaries,
                     text: text.clone(),
                 }),
                 block: header.bucket.last_block() + 1,
@@ -455,7 +454,6 @@ async fn a_validator_that_signs_two_headers_of_a_bucket_convicts_nobody_and_ever
         let text = sign_text(&keypair, &changed);
         readings[0].header = Some(ReadHeader {
             digest: Envelope::<BucketHeader>::from_text(&text).unwrap().digest(),
-            list: changed.canaries,
             text: text.clone(),
         });
         let bucket = readings[0].bucket;

@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_audit::{AnswerFinding, AuditBundle, Calibration, OwnTest, RescorablePair};
+use muster_audit::{AnswerFinding, AuditBundle, Calibration, LinkState, OwnTest, RescorablePair};
+use muster_chain::Metagraph;
 use muster_process::error::Causes;
-use muster_protocol::Digest;
+use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
 use muster_validator_store::{AuditOffer, OfferedVerdict};
 
 use super::decide::OpenOffer;
-use super::witness::ListWitnesses;
+use super::witness::HeaderWitnesses;
 use super::{Moment, READ_EVERY, RescoreTries, VerdictExchange};
 use crate::adoption_rule::Rescoring;
 use crate::conviction_life::oldest_bucket;
@@ -79,17 +80,19 @@ impl VerdictExchange {
         }
         // Signatures and resampling take seconds.
         let oldest = oldest_bucket(moment.block);
-        let seen = witnesses.seen.clone();
-        let choosing =
-            tokio::task::spawn_blocking(move || choose_answers(&bundle, &calibration, oldest, &seen));
+        let miners = miners_of(&bundle, &moment.metagraph);
+        let links = witnesses.links.clone();
+        let choosing = tokio::task::spawn_blocking(move || {
+            choose_answers(&bundle, &calibration, oldest, &miners, &links)
+        });
         let (test, chosen) = match choosing.await {
             Ok(Ok(chosen)) => chosen,
             Ok(Err(why)) => return Ok(self.note_failure(moment, offer, MOST_TRIES, why)),
             Err(error) => return Ok(self.note_failure(moment, offer, 1, error.to_string())),
         };
-        // Where lists do not count, the rest has to suffice amply, so that a reference that does not bear it out
-        // contradicts its author.
-        let lacks_lists = witnesses.open + witnesses.unseen > 0;
+        // Where headers do not count, or evidence begins anew, the rest has to suffice amply, so that a reference that
+        // does not bear it out contradicts its author.
+        let lacks_lists = witnesses.open + witnesses.unseen + witnesses.apart > 0;
         if chosen.is_empty() || (lacks_lists && !test.states_amply()) {
             return Ok(self.explain_shortfall(moment, offer, &witnesses));
         }
@@ -117,18 +120,18 @@ impl VerdictExchange {
         Ok(Rescoring::Scored(judged))
     }
 
-    /// Why the author's scores do not convict amply by the lists that count.
+    /// Why the author's scores do not convict amply by the headers that count.
     fn explain_shortfall(
         &mut self,
         moment: &Moment,
         offer: &AuditOffer,
-        witnesses: &ListWitnesses,
+        witnesses: &HeaderWitnesses,
     ) -> Rescoring {
-        let lists = witnesses.seen.len() + witnesses.unseen + witnesses.open;
+        let headers = witnesses.links.len();
         if witnesses.open > 0 {
             let why = format!(
-                "the headers of {} of its {lists} lists of own prompts were not read here in their time, and two \
-                 further validators have not shown that they did",
+                "{} of its {headers} headers were not read here in their time, and two further validators have not \
+                 shown that they did",
                 witnesses.open
             );
             let later = self.note_failure(moment, offer, 0, why);
@@ -141,9 +144,15 @@ impl VerdictExchange {
         }
         if witnesses.unseen > 0 {
             return Rescoring::Unwitnessed(format!(
-                "the headers of {} of its {lists} lists of own prompts were not shown before their draw blocks, so \
-                 their answers count for the miner",
+                "{} of its {headers} headers were not shown before their draw blocks, so answers to their lists count \
+                 for the miner",
                 witnesses.unseen
+            ));
+        }
+        if witnesses.apart > 0 {
+            return Rescoring::Unwitnessed(format!(
+                "headers are missing before {} of its {headers} headers, so evidence begins anew there",
+                witnesses.apart
             ));
         }
         Rescoring::TooWeak
@@ -164,13 +173,23 @@ impl VerdictExchange {
     }
 }
 
-/// The test of a bundle by the own calibration, and the answers to score. Answers to prompts of lists that are not in
-/// `seen` count for the miner. The error states why there is no test.
+/// The miners whose own prompts count: those of the bundle, and all others of their coldkey. An author that could choose
+/// among them would have more chances.
+fn miners_of(bundle: &AuditBundle, metagraph: &Metagraph) -> BTreeSet<MinerKey> {
+    let neurons = metagraph.neurons.iter();
+    let of_coldkey = neurons.filter(|neuron| neuron.coldkey == bundle.coldkey);
+    let registered = of_coldkey.map(|neuron| MinerKey(neuron.hotkey));
+    bundle.miners.iter().copied().chain(registered).collect()
+}
+
+/// The test of a bundle by the own calibration, and the answers to score. `links` states of each header whether its
+/// lists count. The error states why there is no test.
 fn choose_answers(
     bundle: &AuditBundle,
     own: &Calibration,
     oldest: BucketNumber,
-    seen: &BTreeSet<Digest>,
+    miners: &BTreeSet<MinerKey>,
+    links: &BTreeMap<Digest, LinkState>,
 ) -> Result<ChosenAnswers, String> {
     let judged = &bundle.calibration;
     if (judged.model, judged.engine) != (own.model, own.engine)
@@ -180,7 +199,8 @@ fn choose_answers(
             "it is about another engine, model or reference than this validator's calibration".to_owned(),
         );
     }
-    let (test, mut pairs) = OwnTest::new(bundle, own, oldest.0, &|list| seen.contains(list))
+    let state_of = |header: &Digest| links.get(header).copied().unwrap_or(LinkState::Unseen);
+    let (test, mut pairs) = OwnTest::new(bundle, own, oldest.0, miners, &state_of)
         .map_err(|error| format!("it proves nothing: {}", Causes(&error)))?;
     if test.alternatives() == 0 {
         return Err("this validator's calibration of the model tests no alternative".to_owned());

@@ -1,11 +1,11 @@
 //! Witness: notes the headers that others show, and finds who saw those that a bundle rests on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
-use muster_audit::AuditBundle;
+use muster_audit::{AuditBundle, LinkState};
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{BucketHeader, Envelope};
 use muster_store::StoreError;
@@ -13,16 +13,16 @@ use muster_validator_store::{HeaderReading, ReadHeader, SecondHeader};
 
 use super::{Moment, VerdictExchange};
 use crate::header_witness::{
-    ListWitness, ShownHeader, committing_headers, find_second, noted_bucket, open_header, shown_headers,
-    witness_of,
+    HeaderWitness, ShownHeader, are_empty_between, committing_headers, find_second, noted_bucket,
+    open_header, shown_headers, witness_of,
 };
 use crate::shown_list::ShownList;
 use crate::statements::{HeaderNote, open_text};
 
 /// The longest text of a note that is read, in bytes.
 const MAX_NOTE_BYTES: usize = 1_024;
-/// The lists of a bundle of which others are asked at a time.
-const ASKED_LISTS: usize = 32;
+/// The headers of a bundle of which others are asked at a time.
+const ASKED_HEADERS: usize = 32;
 /// Requests for notes at a time.
 const ASKED_AT_ONCE: usize = 64;
 /// The time in which notes are waited for.
@@ -30,15 +30,17 @@ const NOTES_LIMIT: Duration = Duration::from_secs(8);
 /// Pairs of headers in another validator's list that are looked at.
 const MOST_PAIRS: usize = 16;
 
-/// The lists of own prompts of a bundle.
+/// The headers by which a bundle shows its lists of own prompts.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ListWitnesses {
-    /// The roots of those that count.
-    pub(super) seen: BTreeSet<Digest>,
-    /// The number of those that do not.
+pub(super) struct HeaderWitnesses {
+    /// Of each header, by its digest, whether its lists count and whether it goes on with the one before it.
+    pub(super) links: BTreeMap<Digest, LinkState>,
+    /// The number of those that were not shown in time.
     pub(super) unseen: usize,
     /// The number of those of which others may still show notes.
     pub(super) open: usize,
+    /// The number of those that were seen and do not go on with the one before them, but for the first.
+    pub(super) apart: usize,
     /// A bucket of which the author signed two headers.
     pub(super) signed_twice: Option<u64>,
 }
@@ -68,7 +70,6 @@ impl VerdictExchange {
                 bucket: bucket.0,
                 header: of_bucket.map(|header| ReadHeader {
                     digest: header.digest,
-                    list: header.list,
                     text: header.text,
                 }),
                 block: after,
@@ -111,12 +112,11 @@ impl VerdictExchange {
         shown: &[ShownHeader],
     ) -> Result<Option<u64>, StoreError> {
         let store = &self.deps.store;
-        let mut read = BTreeMap::new();
-        for header in shown {
-            if let Some(reading) = store.header_reading(author, header.bucket.0).await? {
-                read.insert(header.bucket.0, reading);
-            }
-        }
+        let buckets = shown.iter().map(|header| header.bucket.0);
+        let (Some(first), Some(last)) = (buckets.clone().min(), buckets.max()) else {
+            return Ok(None);
+        };
+        let read = store.header_readings(author, first, last).await?;
         let Some(found) = find_second(shown, &read, author, self.deps.clock.now()) else {
             return Ok(None);
         };
@@ -131,41 +131,61 @@ impl VerdictExchange {
         Ok(found.map(|found| found.bucket))
     }
 
-    /// Which of a bundle's lists of own prompts count. Others are asked about those that were not read here.
+    /// Which of a bundle's headers count. Others are asked about those that were not read here.
     pub(super) async fn find_witnesses(
         &self,
         moment: &Moment,
         author: ValidatorKey,
         bundle: &AuditBundle,
-    ) -> Result<ListWitnesses, StoreError> {
-        let store = &self.deps.store;
-        let mut found = ListWitnesses {
+    ) -> Result<HeaderWitnesses, StoreError> {
+        let mut found = HeaderWitnesses {
             signed_twice: self.look_for_second(author, &shown_headers(bundle)).await?,
-            ..ListWitnesses::default()
+            ..HeaderWitnesses::default()
         };
+        let headers = committing_headers(bundle);
+        let (Some(first), Some(last)) = (headers.first(), headers.last()) else {
+            return Ok(found);
+        };
+        let store = &self.deps.store;
+        let read = store
+            .header_readings(author, first.bucket.0, last.bucket.0)
+            .await?;
         let keys = (author, ValidatorKey(self.deps.keypair.hotkey()));
-        let mut known = Vec::new();
-        for header in committing_headers(bundle) {
-            let own = store.header_reading(author, header.bucket.0).await?;
-            let first = store.first_bucket_with_list(author, &header.list).await?;
-            known.push((header, own, first));
-        }
-        let witness = |(header, own, first): &(ShownHeader, _, _), notes: &[HeaderNote]| {
-            let own: &Option<HeaderReading> = own;
-            witness_of(header, own.as_ref(), *first, notes, keys, &moment.metagraph)
+        let witness = |header: &ShownHeader, notes: &[HeaderNote]| {
+            witness_of(header, read.get(&header.bucket.0), notes, keys, &moment.metagraph)
         };
-        let open = known.iter().filter(|one| witness(one, &[]) == ListWitness::Open);
-        let buckets: Vec<u64> = open
-            .take(ASKED_LISTS)
-            .map(|(header, _, _)| header.bucket.0)
+        let open = headers
+            .iter()
+            .filter(|header| witness(header, &[]) == HeaderWitness::Open);
+        let mut asked: Vec<&ShownHeader> = open.collect();
+        // Without a header that opens lists their answers are lost, and without another one evidence begins anew.
+        asked.sort_by_key(|header| !header.opens_lists);
+        let buckets: Vec<u64> = asked
+            .into_iter()
+            .take(ASKED_HEADERS)
+            .map(|header| header.bucket.0)
             .collect();
         let notes = self.ask_notes(moment, author, &buckets).await;
-        for one in &known {
-            match witness(one, &notes) {
-                ListWitness::Seen => drop(found.seen.insert(one.0.list)),
-                ListWitness::Unseen => found.unseen += 1,
-                ListWitness::Open => found.open += 1,
-            }
+        let mut before = None;
+        for header in &headers {
+            let joins = before.is_some_and(|before| are_empty_between(before, header.bucket.0, &read));
+            let state = match witness(header, &notes) {
+                HeaderWitness::Seen if joins => LinkState::Joined,
+                HeaderWitness::Seen => {
+                    found.apart += usize::from(before.is_some());
+                    LinkState::Apart
+                }
+                HeaderWitness::Unseen => {
+                    found.unseen += 1;
+                    LinkState::Unseen
+                }
+                HeaderWitness::Open => {
+                    found.open += 1;
+                    LinkState::Unseen
+                }
+            };
+            found.links.insert(header.digest, state);
+            before = Some(header.bucket.0);
         }
         Ok(found)
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use muster_openai::OpenAiError;
 use muster_protocol::{Digest, JobId};
+use muster_response_proof::SessionId;
 use muster_session_pool::{Event, RequestNumber, SessionNumber};
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,11 +19,12 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// A command to the scheduler.
 pub(crate) enum SchedulerCommand {
-    /// Queue a request for a session of the pool.
+    /// Queue a request for a session of the pool, or for this one only, which takes it now or not at all.
     Enqueue {
         pool: usize,
         request: RequestNumber,
         client: Digest,
+        only: Option<SessionId>,
         assignments: mpsc::UnboundedSender<SessionAssignment>,
     },
     /// Take an event of the pool into account.
@@ -69,14 +71,15 @@ impl SchedulerHandle {
         )
     }
 
-    /// Queues a request of this client for a session of the pool.
-    pub(crate) fn enqueue(&self, pool: usize, client: Digest) -> StreamRequest {
+    /// Queues a request of this client for a session of the pool, or for one session only.
+    pub(crate) fn enqueue(&self, pool: usize, client: Digest, only: Option<SessionId>) -> StreamRequest {
         let number = RequestNumber(self.next_request.fetch_add(1, Ordering::Relaxed));
         let (assign, assignments) = mpsc::unbounded_channel();
         self.send(SchedulerCommand::Enqueue {
             pool,
             request: number,
             client,
+            only,
             assignments: assign,
         });
         StreamRequest {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use muster_protocol::{JobId, MinerKey, Timestamp};
+use muster_response_proof::SessionId;
 use muster_session_pool::pool::PoolCounts;
 use muster_session_pool::{Limits, RequestNumber, Service, SessionNumber, SessionPool};
 use serde::Serialize;
@@ -98,6 +99,12 @@ impl ModelPool {
             .iter()
             .filter(|(number, _)| self.pool.is_live(**number));
         live.filter_map(|(_, open)| open.line.clone())
+    }
+
+    /// The number of a session that is ready.
+    pub(super) fn find_line(&self, session: SessionId) -> Option<SessionNumber> {
+        let mut open = self.sessions.iter();
+        open.find_map(|(number, open)| (open.line.as_ref()?.id() == session).then_some(*number))
     }
 
     /// The session that this job runs.

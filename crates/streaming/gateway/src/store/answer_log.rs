@@ -121,7 +121,7 @@ pub struct StoredBucket {
     pub header: String,
     /// The shares to which the header commits, as the validator stored them.
     pub shares: String,
-    /// The root of the list of own prompts to which the header commits.
+    /// The root over the lists of own prompts to which the header commits.
     pub canary_list: Digest,
     /// When the bucket was closed.
     pub closed_at: Timestamp,
@@ -262,17 +262,23 @@ impl GatewayStore {
         row.as_ref().map(bucket_from).transpose()
     }
 
-    /// The first stored bucket whose header names this list of own prompts; `None` if none does.
+    /// The closed buckets from the first to the last of these, in rising order.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn first_bucket_of_list(&self, root: &Digest) -> Result<Option<StoredBucket>> {
-        let row = sqlx::query("SELECT * FROM answer_buckets WHERE canary_list = $1 ORDER BY bucket LIMIT 1")
-            .bind(root.to_string())
-            .fetch_optional(&self.pool)
-            .await
-            .during("look for the commitment to a list of own prompts")?;
-        row.as_ref().map(bucket_from).transpose()
+    pub async fn buckets_between(
+        &self,
+        first: BucketNumber,
+        last: BucketNumber,
+    ) -> Result<Vec<StoredBucket>> {
+        let rows =
+            sqlx::query("SELECT * FROM answer_buckets WHERE bucket >= $1 AND bucket <= $2 ORDER BY bucket")
+                .bind(to_signed(first.0))
+                .bind(to_signed(last.0))
+                .fetch_all(&self.pool)
+                .await
+                .during("read buckets of answers")?;
+        rows.iter().map(bucket_from).collect()
     }
 
     /// The closed buckets from which nothing was drawn yet, in rising order.

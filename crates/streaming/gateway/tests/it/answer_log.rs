@@ -5,12 +5,14 @@ use std::sync::atomic::Ordering;
 
 use muster_gateway::logged_session::OwnQuestion;
 use muster_gateway::store::{LoggedAnswer, StoredBucket, StoredDraw};
+use muster_openai::OpenAiError;
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::Digest;
-use muster_response_proof::{BucketNumber, Envelope, RequestNonce, ResponseProof};
+use muster_response_proof::{BucketNumber, Envelope, RequestNonce, ResponseProof, SessionId};
 use serde_json::json;
+use uuid::Uuid;
 
-use crate::rig::World;
+use crate::rig::{World, read_until, until};
 
 impl World {
     /// Asks for an answer with this header of consent and waits until it is stored.
@@ -148,23 +150,77 @@ async fn a_wrong_consent_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn the_validators_own_questions_take_the_way_of_every_clients() {
+async fn the_validators_own_questions_take_the_way_of_every_clients_to_one_session() {
     let world = World::new(|_| ()).await;
     let body = json!({"model": "tiny", "stream": true, "max_tokens": 2, "messages": []});
     let pseudonym = Digest::of(b"own");
+    let fixed = RequestNonce::from_bytes([9; 32]);
     let own = |body: &serde_json::Value, client_nonce| OwnQuestion {
         is_chat: true,
         body: body.to_string().into(),
         client: pseudonym,
         client_nonce,
+        gateway_nonce: fixed,
     };
+    let gone = SessionId(Uuid::nil());
+    let refused = world.gateway.ask(gone, own(&body, None)).await.unwrap_err();
+    assert!(matches!(refused, OpenAiError::UpstreamFailed(_)), "{refused:?}");
+    assert!(
+        world.gateway.list_live_sessions().await.is_empty(),
+        "it starts no session"
+    );
+    world.answered("").await;
+    let session = world.live_session().await;
     for nonce in [None, Some(RequestNonce::from_bytes([7; 32]))] {
-        let id = world.gateway.ask(own(&body, nonce)).await.unwrap();
+        let id = world.gateway.ask(session, own(&body, nonce)).await.unwrap();
         let (row, _) = world.store().find_response(&id).await.unwrap().unwrap();
         assert_eq!((row.client, row.verdict.as_str()), (pseudonym, "proven"));
         let signed = Envelope::<ResponseProof>::from_text(&row.proof.unwrap()).unwrap();
-        assert_eq!(signed.statement().unwrap().client_nonce, nonce);
+        let proof = signed.statement().unwrap();
+        assert_eq!((proof.client_nonce, proof.gateway_nonce), (nonce, Some(fixed)));
+        assert_eq!(proof.session, session);
     }
     let unknown = json!({"model": "none", "messages": []});
-    assert!(world.gateway.ask(own(&unknown, None)).await.is_err());
+    assert!(world.gateway.ask(session, own(&unknown, None)).await.is_err());
+}
+
+#[tokio::test]
+async fn an_own_question_is_asked_once_and_waits_for_a_place_of_its_session() {
+    let world = World::new(|settings| settings.per_session = 1).await;
+    world.answered("").await;
+    let session = world.live_session().await;
+    let own = || OwnQuestion {
+        is_chat: true,
+        body: json!({"model": "tiny", "stream": true, "max_tokens": 9, "messages": []})
+            .to_string()
+            .into(),
+        client: Digest::of(b"own"),
+        client_nonce: None,
+        gateway_nonce: RequestNonce::from_bytes([9; 32]),
+    };
+    world.pace().words.send_replace(1);
+    let mut users = world.chat(9, true).send().await.unwrap();
+    read_until(&mut users, "word0").await;
+    let busy = world.gateway.ask(session, own()).await.unwrap_err();
+    assert!(matches!(busy, OpenAiError::QueueFull { .. }), "{busy:?}");
+    drop(users);
+    // The session ends before it answers: the question is over, and no other session gets it.
+    let asking = async {
+        loop {
+            match world.gateway.ask(session, own()).await {
+                Err(OpenAiError::QueueFull { .. }) => tokio::task::yield_now().await,
+                ended => return ended,
+            }
+        }
+    };
+    world.pace().words.send_replace(0);
+    let killing = async {
+        until("the question", || async {
+            (world.pace().asked.load(Ordering::SeqCst) >= 3).then_some(())
+        })
+        .await;
+        world.subnet.kill_all();
+    };
+    let (ended, ()) = tokio::join!(asking, killing);
+    assert!(matches!(ended, Err(OpenAiError::UpstreamFailed(_))), "{ended:?}");
 }

@@ -10,7 +10,7 @@ use muster_gateway::miner_sessions::{MinerSessions, SessionTimes};
 use muster_gateway::store::{BodyForm, StoredBucket, StoredDraw};
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::{Digest, MinerKey};
-use muster_response_proof::BucketNumber;
+use muster_response_proof::{BucketNumber, RequestNonce};
 use serde_json::{Value, json};
 
 use crate::engine::PADDING;
@@ -128,16 +128,18 @@ async fn whole_bodies_are_kept_where_they_may_be_opened_and_fields_elsewhere() {
         body: chat("tiny", 3).to_string().into(),
         client: Digest::of(b"own"),
         client_nonce: None,
+        gateway_nonce: RequestNonce::from_bytes([4; 32]),
     };
-    let long = world.gateway.ask(own).await.unwrap();
+    let long = world.gateway.ask(world.live_session().await, own).await.unwrap();
     world.pace().unread.store(100, Ordering::SeqCst);
     let own = OwnQuestion {
         is_chat: true,
         body: chat("tiny", 3).to_string().into(),
         client: Digest::of(b"other"),
         client_nonce: None,
+        gateway_nonce: RequestNonce::from_bytes([4; 32]),
     };
-    let short = world.gateway.ask(own).await.unwrap();
+    let short = world.gateway.ask(world.live_session().await, own).await.unwrap();
     world.draw_all().await;
     for (id, form) in [
         (private, BodyForm::Read),
@@ -213,6 +215,7 @@ async fn a_miner_that_pads_an_answer_far_beyond_the_own_miners_loses_its_session
         body: chat("tiny", 8).to_string().into(),
         client: Digest::of(b"test"),
         client_nonce: None,
+        gateway_nonce: RequestNonce::from_bytes([4; 32]),
     };
     trusted.ask(question).await.unwrap();
     trusted.close().await.unwrap();

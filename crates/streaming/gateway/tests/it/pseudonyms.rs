@@ -146,8 +146,13 @@ async fn leaves_hide_clients_open_to_one_label_a_day_and_look_alike_for_own_prom
             body: body.clone().into(),
             client: Digest::of(own),
             client_nonce: None,
+            gateway_nonce: RequestNonce::from_bytes(*Digest::of(own).as_bytes()),
         };
-        world.gateway.ask(question).await.unwrap();
+        world
+            .gateway
+            .ask(world.live_session().await, question)
+            .await
+            .unwrap();
     }
     let log = world.gateway.answer_log();
     let logged = log.fill(BucketNumber(700)).await.unwrap();

@@ -12,6 +12,7 @@ use muster_http::server::HttpSettings;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::{Digest, ExecutorClass, ImageId};
+use muster_response_proof::SessionId;
 use muster_session_pool::Service;
 use muster_store::testing::{TestStore, migrations_in, stores};
 use sqlx::migrate::Migrator;
@@ -150,6 +151,12 @@ impl World {
             (status == 200).then_some(body)
         })
         .await
+    }
+
+    /// The first session that takes requests.
+    pub(crate) async fn live_session(&self) -> SessionId {
+        let live = || async { Some(self.gateway.list_live_sessions().await.first()?.id()) };
+        until("a session", live).await
     }
 
     pub(crate) fn store(&self) -> &GatewayStore {

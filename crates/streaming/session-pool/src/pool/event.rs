@@ -21,6 +21,15 @@ pub enum Event {
         /// The client's pseudonym; clients take turns by it.
         user: Digest,
     },
+    /// A request has arrived that only this session may serve, and only if it has a place now.
+    ArrivedFor {
+        /// The number that the gateway gave to the request.
+        request: RequestNumber,
+        /// The client's pseudonym.
+        user: Digest,
+        /// The session.
+        session: SessionNumber,
+    },
     /// The client has gone, whether its request was waiting or being served.
     Left(RequestNumber),
     /// The first byte of the answer is on its way to the client.
@@ -112,6 +121,7 @@ impl Event {
         match self {
             Self::Left(request) | Self::Served(request, _) => Some(*request),
             Self::Arrived { .. }
+            | Self::ArrivedFor { .. }
             | Self::FirstByte(..)
             | Self::Failed(..)
             | Self::Ready(..)
@@ -129,6 +139,7 @@ impl Event {
         match self {
             Self::Died(session) => Some(*session),
             Self::Arrived { .. }
+            | Self::ArrivedFor { .. }
             | Self::Left(_)
             | Self::FirstByte(..)
             | Self::Served(..)

@@ -72,6 +72,46 @@ impl SessionPool {
         );
     }
 
+    /// Gives a request to its session, or refuses it: no other one may serve it, and it takes no place from those that
+    /// wait.
+    pub(super) fn add_bound_request(
+        &mut self,
+        request: RequestNumber,
+        user: Digest,
+        number: SessionNumber,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.requests.contains_key(&request) {
+            return;
+        }
+        let session = self.sessions.get_mut(&number);
+        let free = session.filter(|session| session.has_free_place(now, &self.limits) && !self.is_stopping);
+        let Some(session) = free else {
+            let error = OpenAiError::QueueFull {
+                message: "the session has no place now".to_owned(),
+                retry_after: self.limits.backoff,
+            };
+            effects.push(Effect::Refuse(request, error));
+            return;
+        };
+        session.active.insert(request);
+        session.used = now;
+        self.requests.insert(
+            request,
+            PooledRequest {
+                user,
+                position: RequestPosition::Assigned {
+                    session: number,
+                    has_begun: false,
+                },
+                tries: self.limits.max_tries,
+                arrived: now,
+            },
+        );
+        effects.push(Effect::Route(request, number));
+    }
+
     pub(super) fn remove_request(&mut self, request: RequestNumber, now: Timestamp) {
         let Some(known) = self.requests.remove(&request) else {
             return;

@@ -33,6 +33,7 @@ enum RequestState {
 #[derive(Clone, Debug)]
 enum PoolStep {
     Ask(u8),
+    AskOne(u8, usize),
     Leave(usize),
     First(usize),
     Serve(usize),
@@ -49,6 +50,7 @@ fn moves() -> impl Strategy<Value = PoolStep> {
     let which = 0_usize..8;
     prop_oneof![
         6 => (0_u8..4).prop_map(PoolStep::Ask),
+        2 => (0_u8..4, which.clone()).prop_map(|(from, session)| PoolStep::AskOne(from, session)),
         1 => which.clone().prop_map(PoolStep::Leave),
         3 => which.clone().prop_map(PoolStep::First),
         4 => which.clone().prop_map(PoolStep::Serve),
@@ -88,6 +90,17 @@ impl PoolModel {
                 Some(Event::Arrived {
                     request,
                     user: user(*from),
+                })
+            }
+            PoolStep::AskOne(from, index) => {
+                let session = self.session(*index)?;
+                let request = RequestNumber(self.asked);
+                self.asked += 1;
+                self.requests.insert(request, (*from, RequestState::Waiting));
+                Some(Event::ArrivedFor {
+                    request,
+                    user: user(*from),
+                    session,
                 })
             }
             PoolStep::Leave(index) => {

@@ -4,7 +4,7 @@ use muster_openai::OpenAiError;
 use muster_session_pool::pool::PoolCounts;
 use muster_session_pool::{CloseReason, Effect, Event, Limits, RequestNumber, SessionNumber, SessionPool};
 
-use crate::{LIMITS, arrived, at, route};
+use crate::{LIMITS, arrived, at, route, user};
 
 #[test]
 fn the_first_client_waits_for_a_session_and_the_last_idle_one_goes() {
@@ -65,6 +65,41 @@ fn before_the_first_byte_another_session_takes_over_and_after_it_the_client_is_t
     let effects = pool.apply(Event::Failed(RequestNumber(2), SessionNumber(1)), at(5));
     let refused = OpenAiError::UpstreamFailed("2 sessions failed before they answered".to_owned());
     assert_eq!(effects, [Effect::Refuse(RequestNumber(2), refused)]);
+}
+
+#[test]
+fn a_request_for_one_session_takes_a_free_place_there_and_no_other() {
+    let mut pool = SessionPool::new(Limits { min: 2, ..LIMITS });
+    pool.apply(Event::Tick, at(0));
+    for number in 0..2 {
+        pool.apply(Event::Ready(SessionNumber(number), at(10_000)), at(1));
+    }
+    let bound = |request: u64, session: u64| Event::ArrivedFor {
+        request: RequestNumber(request),
+        user: user(7),
+        session: SessionNumber(session),
+    };
+    let refuses = |effects: &[Effect]| matches!(effects, [Effect::Refuse(_, OpenAiError::QueueFull { .. })]);
+    assert_eq!(pool.apply(bound(1, 1), at(2)), [route(1, 1)]);
+    assert_eq!(pool.apply(bound(2, 1), at(2)), [route(2, 1)]);
+    assert!(refuses(&pool.apply(bound(3, 1), at(2))), "two are its places");
+    assert!(
+        refuses(&pool.apply(bound(4, 9), at(2))),
+        "there is no such session"
+    );
+    assert_eq!(pool.counts().serving, 2);
+    // Its session fails: nobody else serves it.
+    let failed = pool.apply(Event::Failed(RequestNumber(1), SessionNumber(1)), at(3));
+    assert!(
+        matches!(failed[..], [Effect::Refuse(RequestNumber(1), _)]),
+        "{failed:?}"
+    );
+    assert!(refuses(&pool.apply(bound(5, 1), at(3))), "it rests");
+    assert_eq!(
+        pool.apply(Event::Served(RequestNumber(2), SessionNumber(1)), at(4)),
+        []
+    );
+    assert_eq!(pool.counts().serving, 0);
 }
 
 #[test]

@@ -64,8 +64,10 @@ const ROWS: &[&str] = &[
     "INSERT INTO capacity_statements (chain, cycle, validator, digest, body, received_at) \
      VALUES ('chain', $1, 'validator', 'digest', '{}', $2)",
     "INSERT INTO capacity_evidence (digest, body, written_at) VALUES ('digest ' || $1, '{}', $2)",
-    "INSERT INTO audit_header_notes (genesis, author, bucket, digest, list, header, seen_block, seen_at) \
-     VALUES ('', 'author ' || $1, 1, 'digest', 'list', 'signed', 1, $2)",
+    "INSERT INTO audit_header_notes (genesis, author, bucket, digest, header, seen_block, seen_at) \
+     VALUES ('', 'author ' || $1, 1, 'digest', 'signed', 1, $2)",
+    "INSERT INTO own_lists (list, bucket, place, salt, session, miner, model, length, root, committed_at) \
+     VALUES ('list ' || $1, $1, 0, '', '', '', 'tiny', 1, '', $2)",
     "INSERT INTO audit_second_headers (genesis, author, bucket, first, second, seen_at) \
      VALUES ('', 'author ' || $1, 1, 'signed', 'signed', $2)",
     "INSERT INTO capacity_sightings (chain, cycle, validator, digest, body, source, seen_at) \
