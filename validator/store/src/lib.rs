@@ -196,6 +196,7 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "header notes",
             include_str!("../migrations/0042_header_notes.sql"),
         ),
+        (43, "own lists", include_str!("../migrations/0043_own_lists.sql")),
     ])
 });
 

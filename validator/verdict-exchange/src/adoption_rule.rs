@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(
             contradicted,
             Decision::Contradict(
-                "the own scores do not bear it out: own scores of 8 of 20 answers give evidence of 2^12, 2^37 is needed"
+                "the own scores do not bear it out: own scores of 8 of 20 own prompts give evidence of 2^12, 2^37 is needed"
                     .to_owned()
             ),
             "statements do not help"

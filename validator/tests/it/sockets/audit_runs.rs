@@ -25,6 +25,9 @@ use crate::sockets::support::miner::Miner;
 use crate::sockets::support::model::{calibration, model, reference, whole_engine};
 use crate::sockets::support::{World, within};
 
+/// Looks before another block is sealed.
+const LOOKS: u32 = 4;
+
 /// Own prompts of each bucket: more than a miner that always cheats needs to be convicted.
 pub(crate) const OWN_PROMPTS: u32 = 16;
 
@@ -440,7 +443,7 @@ async fn nonces_follow_from_a_key_that_is_told_once_it_is_not_used_any_more() {
         let nonces = replay(&bundle).unwrap().nonces.unwrap();
         // The user may have asked before the validator had its first block, and an own prompt never is.
         assert!(nonces.derived >= 16 && nonces.foreign <= 1, "{nonces:?}");
-        assert!(bundle.contains(r#""format":"muster/audit-bundle/4""#));
+        assert!(bundle.contains(r#""format":"muster/audit-bundle/5""#));
     })
     .await;
 }
@@ -553,6 +556,22 @@ async fn until_tested(world: &World, state: &str) -> Value {
     within("the end of the self-test", listed).await
 }
 
+/// Seals a block now and again until `look` finds something.
+pub(crate) async fn sealing_until<T>(world: &World, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+    let looking = async {
+        loop {
+            for _ in 0..LOOKS {
+                if let Some(found) = look().await {
+                    return found;
+                }
+                crate::sockets::support::look_again().await;
+            }
+            world.chain.seal_to(world.chain.height() + 1);
+        }
+    };
+    within(what, looking).await
+}
+
 /// Has the validator plant a cheat in `share_ppm` millionths of the answers of its tests.
 fn plant(share_ppm: u32) -> impl FnOnce(&mut muster_validator::Config) {
     move |config| {
@@ -576,12 +595,22 @@ async fn tested(share_ppm: u32, planted: axum::Router) -> Value {
     let own = Fleet::of_programs(&trusted.keypair, whole_engine(), planted);
     let story = async {
         audited.ask().await;
-        audited.draw(0, 1).await;
-        let asked = until_tested(&audited.world, "asked").await;
+        let world = &audited.world;
+        let reached = async |state: &str| {
+            let listed = world.get("/v0/audits/self-tests").await;
+            let newest = &listed["self_tests"][0];
+            assert_eq!(newest["reason"], Value::Null, "{newest}");
+            (newest["state"] == state).then(|| newest.clone())
+        };
+        // Both engines start, a header commits to their prompts, and its draw block lets them be asked.
+        let asked = sealing_until(world, "the answers", async || {
+            let waits = reached("asking").await.is_some();
+            let listed = world.get("/v0/audits/self-tests").await;
+            (!waits).then(|| listed["self_tests"][0].clone())
+        })
+        .await;
         assert_eq!(asked["answers"], 256, "{asked}");
-        audited.draw(1, 256).await;
-        audited.world.chain.seal_to(63);
-        until_tested(&audited.world, "judged").await
+        sealing_until(world, "the verdict", async || reached("judged").await).await
     };
     // As in `with_configured`: each of these waits for a further connection until its time is over.
     let miners = Tasks::new();

@@ -2,13 +2,11 @@
 
 use sqlx::AnyPool;
 
-use crate::sockets::audit_runs::{OWN_PROMPTS, with_validator};
+use crate::sockets::audit_runs::{sealing_until, with_validator};
 use crate::sockets::support::model::model;
 
-/// Own prompts after each closed bucket.
-const OWN: u64 = OWN_PROMPTS as u64;
 /// The own prompts of a convict in a day.
-const OF_CONVICT: u64 = 4;
+const OF_CONVICT: i64 = 4;
 
 #[tokio::test]
 async fn a_convict_is_asked_four_own_prompts_a_day_in_a_session_that_nobody_pays() {
@@ -16,14 +14,34 @@ async fn a_convict_is_asked_four_own_prompts_a_day_in_a_session_that_nobody_pays
         audited.gather().await;
         let run = audited.audit().await;
         assert_eq!(run["verdict"], "convicted", "{run}");
-        audited.answered(1 + 2 * OWN).await;
-        audited.draw(2, OWN).await;
-        audited.answered(1 + 3 * OWN + OF_CONVICT).await;
-        audited.draw(3, OWN + OF_CONVICT).await;
-        // The day is not over.
-        audited.answered(1 + 4 * OWN + OF_CONVICT).await;
-        audited.draw(4, OWN).await;
         let pool = AnyPool::connect(&audited.world.config.store).await.unwrap();
+        let asked = async || {
+            let (lists,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM own_lists WHERE length = $1")
+                .bind(OF_CONVICT)
+                .fetch_one(&pool)
+                .await
+                .unwrap();
+            let (answers,): (i64,) = sqlx::query_as(
+                "SELECT COUNT(*) FROM canaries AS c JOIN own_lists AS o ON o.list = c.list \
+                 WHERE o.length = $1 AND c.response_id IS NOT NULL",
+            )
+            .bind(OF_CONVICT)
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+            (lists, answers)
+        };
+        sealing_until(&audited.world, "the convict's answers", async || {
+            (asked().await == (1, OF_CONVICT)).then_some(())
+        })
+        .await;
+        // The day is not over.
+        let later = audited.world.chain.height() + 60;
+        sealing_until(&audited.world, "two buckets more", async || {
+            (audited.world.chain.height() >= later).then_some(())
+        })
+        .await;
+        assert_eq!(asked().await, (1, OF_CONVICT));
         let receipts: Vec<(String, String)> = sqlx::query_as("SELECT attempt_id, payload FROM receipts")
             .fetch_all(&pool)
             .await

@@ -64,35 +64,29 @@ fn messages(body: &Bytes) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Prompts that are asked at once: all of a list but one, which follows after the next draw.
-const AT_ONCE: u64 = 255;
+/// Prompts of each bucket: enough for later turns to be among them.
+const OF_BUCKET: u64 = 255;
 
 #[tokio::test]
 async fn later_turns_of_own_prompts_go_on_with_what_the_miner_has_answered() {
     let (program, heard) = listening_model();
     let configure = |config: &mut muster_validator::Config| {
-        config.audit.own_prompts = u32::try_from(AT_ONCE).unwrap();
+        config.audit.own_prompts = u32::try_from(OF_BUCKET).unwrap();
         config.gateway.requests = 1_024;
     };
     let story = async |audited: &mut Audited, _: &_| {
         audited.ask().await;
         audited.draw(0, 1).await;
-        audited.answered(1 + AT_ONCE).await;
-        // The draw makes the texts of these answers readable, before the list is used up.
-        audited.draw(1, AT_ONCE).await;
-        audited.answered(2 + AT_ONCE).await;
-        audited.ask().await;
-        audited.draw(2, 2).await;
-        audited.world.chain.seal_to(100);
-        audited
-            .until_bucket(3, |bucket| bucket["header"].is_string())
-            .await;
-        audited.world.chain.seal_to(112);
-        audited.answered(3 + 2 * AT_ONCE).await;
+        audited.answered(1 + OF_BUCKET).await;
+        // This draw makes the texts of the first list's answers readable, after the second list was made.
+        audited.draw(1, OF_BUCKET).await;
+        audited.answered(1 + 2 * OF_BUCKET).await;
+        audited.draw(2, OF_BUCKET).await;
+        audited.answered(1 + 3 * OF_BUCKET).await;
         let heard = heard.lock();
         let chats: Vec<_> = heard.iter().map(messages).collect();
-        let all = usize::try_from(AT_ONCE).unwrap();
-        let (first, second) = (&chats[1..=all], &chats[all + 3..]);
+        let all = usize::try_from(OF_BUCKET).unwrap();
+        let (first, second) = (&chats[1..=2 * all], &chats[2 * all + 1..]);
         let later = |chat: &&Vec<(String, String)>| chat.iter().any(|(role, _)| role == "assistant");
         assert_eq!(
             first.iter().filter(later).count(),

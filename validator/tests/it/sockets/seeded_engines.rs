@@ -83,7 +83,11 @@ async fn own_prompts_name_a_seed_and_another_image_replays_the_sampler() {
         replayed.counts
     );
     let stated: AuditBundle = serde_json::from_str(&bundle).unwrap();
-    assert_eq!(stated.format, "muster/audit-bundle/4");
+    assert_eq!(stated.format, "muster/audit-bundle/5");
+    assert!(
+        replayed.adoption.is_some_and(|adoption| adoption.convicts),
+        "the seeds are those of the positions"
+    );
     assert_eq!(
         stated.references[0].engine,
         reference_image().0,
