@@ -638,7 +638,21 @@ def asked_by(canary, block_hash, p, seen):
     return own
 
 
-def check_origin(bundle, given, h, p, lists, seen, repeated):
+def is_seeded(request, own_key, numbered):
+    """Whether a request names the seed of its position and no other one, and no field twice."""
+    seed = int.from_bytes(hmac.digest(own_key, b"muster/own-seed/1" + numbered, "sha256")[:4], "big") >> 1
+    try:
+        pairs = json.loads(request, object_pairs_hook=list)
+    except ValueError:
+        return False
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        return False
+    named = [value for name, value in pairs if name == "seed"]
+    once = len({name for name, _ in pairs}) == len(pairs)
+    return once and len(named) == 1 and isinstance(named[0], int) and not isinstance(named[0], bool) and named[0] == seed
+
+
+def check_origin(bundle, given, h, p, lists, seen, repeated, miner):
     """Whether the prompt is the validator's own, and whether the answer can convict."""
     origin = given["origin"]
     p["position"] = p["request"] = None
@@ -661,9 +675,10 @@ def check_origin(bundle, given, h, p, lists, seen, repeated):
         root, numbered = raw(head["root"]), name + struct.pack(">Q", canary["position"])
         p["position"] = place
         if bundle["calibration"].get("sampler"):
-            request = filled(request, own_key, numbered)
+            blank, request = request, filled(request, own_key, numbered)
+            require(request == blank or is_seeded(request, own_key, numbered), "a prompt with another seed than its position's")
         nonce = hmac.digest(own_key, b"muster/own-gateway-nonce/1" + numbered, "sha256")
-        named = p["attestation"] == raw(head["session"]) and canary["length"] == head["length"]
+        named = p["attestation"] == raw(head["session"]) and miner == key(head["miner"]) and canary["length"] == head["length"]
         require(named and p["nonce"] == nonce and not repeated, "a prompt of another session or nonce, or one that was asked before")
     else:
         root = h["canaries"]
@@ -846,7 +861,7 @@ def check_log(bundle, buckets, keys, lists):
             place = given["bucket"], given["position"]
             require(by_path(sha(b"\0" + leaf), given["position"], h["answers"], path) == h["root"] and place not in places, "a leaf")
             places.add(place)
-            own, convicts = check_origin(bundle, given, h, p, lists, prompts, repeated)
+            own, convicts = check_origin(bundle, given, h, p, lists, prompts, repeated, a["miner"])
             require(a["miner"] in h["ppm"], "a bucket without the miner's share")
             check_words(given, p)
             drawn = le64(sha(b"muster/draw/1" + h["draw"] + p["digest"])) * 10**6 < h["ppm"][a["miner"]] << 64
@@ -970,7 +985,7 @@ def replay(text, draws):
         other = Calibration(bundle["unseeded"])
         without_seed = test(unseeded, other.plain if other.level > 0 else [])
     answered = {
-        p["position"]: own_cells(given, scores(given, p, nonce, bundle["calibration"]))
+        p["position"]: own_cells(given, scores(given, p, nonce, bundle["calibration"])) if p["end"] == COMPLETED else None
         for _, given, p, _, nonce, _, _ in logged
         if p["position"] is not None
     }

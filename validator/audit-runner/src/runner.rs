@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use muster_audit::{AnswerFinding, AnswerJudgement, Calibration, RescorablePair};
 use muster_gateway::miner_sessions::MinerSessions;
@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::appeals::appeal_admission::{self, AppealRefusal};
 use crate::appeals::effects;
-use crate::appeals::fresh_answers::{ask_convicts, ask_fresh, audit_appeals};
+use crate::appeals::fresh_answers::{FreshSessions, ask_convicts, ask_fresh, audit_appeals};
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::adoption::Adopter;
 use crate::audits::audit_run::audit_model;
@@ -135,7 +135,7 @@ impl AuditRunner {
             store,
             stock: PromptStock::default(),
             lists: ListQueue::default(),
-            open_prompts: AtomicUsize::new(0),
+            open_prompts: parking_lot::Mutex::default(),
             self_tests: SelfTests::default(),
             keypair: deps.keypair,
             clock: deps.clock,
@@ -143,7 +143,7 @@ impl AuditRunner {
             machines: tokio::sync::Mutex::default(),
             outcomes_due: AtomicBool::new(true),
             hearing: tokio::sync::Mutex::default(),
-            asking: parking_lot::Mutex::default(),
+            asking: FreshSessions::default(),
             seen_block: AtomicU64::new(0),
             on_store_failure: deps.on_store_failure,
         });

@@ -2,20 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use muster_gateway::miner_sessions::MinerSessions;
 use muster_gateway::{AnswerLog, Gateway};
 use muster_identity::Keypair;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
-use muster_response_proof::BucketNumber;
+use muster_protocol::{Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_session_pool::Service;
 use muster_store::StoreError;
 use muster_subnet_view::SubnetView;
 
 use crate::appeals::effects;
+use crate::appeals::fresh_answers::FreshSessions;
 use crate::audits::adoption::Adopter;
 use crate::audits::subject::Subject;
 use crate::evidence::inputs::AuditorFacts;
@@ -42,8 +42,8 @@ pub(crate) struct RunnerState {
     pub(crate) store: AuditStore,
     pub(crate) stock: PromptStock,
     pub(crate) lists: ListQueue,
-    /// Own prompts of users' sessions that may be asked and are not answered yet.
-    pub(crate) open_prompts: AtomicUsize,
+    /// Own prompts of users' sessions that may be asked and are not answered yet, by model.
+    pub(crate) open_prompts: parking_lot::Mutex<BTreeMap<String, usize>>,
     pub(crate) self_tests: SelfTests,
     pub(crate) keypair: Keypair,
     pub(crate) clock: SharedClock,
@@ -55,9 +55,8 @@ pub(crate) struct RunnerState {
     pub(crate) outcomes_due: AtomicBool,
     /// Held while an appeal is judged.
     pub(crate) hearing: tokio::sync::Mutex<()>,
-    /// The bundles against which appeals are open, with the last bucket in which a session for fresh answers was opened;
-    /// `None` while there is one.
-    pub(crate) asking: parking_lot::Mutex<BTreeMap<Digest, Option<BucketNumber>>>,
+    /// The sessions for fresh answers.
+    pub(crate) asking: FreshSessions,
     /// The newest block that the log's keeper has seen; 0 before the first.
     pub(crate) seen_block: AtomicU64,
     /// Called when the store fails.

@@ -14,6 +14,9 @@ use serde::Deserialize;
 use crate::phases::PhaseObserver;
 use crate::reference::scoring_engine::{ReferenceEngine, mismatch};
 
+/// The longest time from the end of a bucket to its draw, with a margin.
+const COMMIT_TIME: Duration = Duration::from_secs(300);
+
 /// The longest time from the end of an answer to its draw, with a wide margin.
 const DRAW_TIME: Duration = Duration::from_secs(3_600);
 
@@ -293,6 +296,12 @@ impl Settings {
     /// The age at which gathered answers wait no longer for more.
     pub const fn gather_age(&self) -> Duration {
         Duration::from_secs(self.gather_h.saturating_mul(3_600))
+    }
+
+    /// The longest time from the choice of a session until its own prompts are asked, with a wide margin: its header,
+    /// the draw block and the pauses.
+    pub(crate) const fn own_time(&self) -> Duration {
+        COMMIT_TIME.saturating_add(Duration::from_secs(self.own_spread_s))
     }
 
     /// The time whose answers one verdict rests on.

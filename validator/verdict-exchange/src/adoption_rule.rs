@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_audit::{OwnJudgement, Verdict, WHOLE_QUALITY};
+use muster_audit::{OwnJudgement, PositionTally, Verdict, WHOLE_QUALITY};
 use muster_chain::Metagraph;
 use muster_protocol::{Digest, Hotkey, ValidatorKey};
 use muster_response_proof::BucketNumber;
@@ -50,7 +50,7 @@ pub enum Rescoring {
     /// The own scores were tested.
     Scored(OwnJudgement),
     /// Not even the author's scores convict by this validator's calibration.
-    TooWeak,
+    TooWeak(PositionTally),
     /// They do not without lists of own prompts that count for nothing here, for this reason.
     Unwitnessed(String),
 }
@@ -153,9 +153,9 @@ impl AdoptionRule {
             (VerdictEffect::Halves, _) => facts.follow_others("users' answers cannot be scored again"),
             (VerdictEffect::Convicts, Rescoring::Scored(_)) => Decision::Adopt(AuditOrigin::Rescored),
             (VerdictEffect::Convicts, Rescoring::Unwitnessed(why)) => Decision::Refuse(why.clone()),
-            (VerdictEffect::Convicts, Rescoring::TooWeak) => Decision::Refuse(
-                "by this validator's calibration not even its author's scores convict".to_owned(),
-            ),
+            (VerdictEffect::Convicts, Rescoring::TooWeak(tally)) => Decision::Refuse(format!(
+                "by this validator's calibration not even its author's scores convict: {tally}"
+            )),
             (VerdictEffect::Convicts, Rescoring::Due) if facts.block < facts.deadline => Decision::Rescore,
             (VerdictEffect::Convicts, Rescoring::Due) => {
                 facts.wait(WaitReason::OwnScores("its time is over".to_owned()))
@@ -307,6 +307,14 @@ mod tests {
         })
     }
 
+    fn too_weak() -> Rescoring {
+        Rescoring::TooWeak(PositionTally {
+            positions: 20,
+            unanswered: 12,
+            closed: 5,
+        })
+    }
+
     fn facts(rescoring: Rescoring, endorsers: usize) -> OfferFacts {
         OfferFacts {
             effect: VerdictEffect::Convicts,
@@ -338,7 +346,7 @@ mod tests {
             ),
             "statements do not help"
         );
-        assert!(matches!(decide(Rescoring::TooWeak, 5), Decision::Refuse(_)));
+        assert!(matches!(decide(too_weak(), 5), Decision::Refuse(_)));
         let without = || Rescoring::Unavailable("no reference".to_owned());
         assert_eq!(decide(without(), 2), Decision::Adopt(AuditOrigin::Endorsed));
         assert!(matches!(
@@ -630,7 +638,7 @@ mod tests {
             Just(Rescoring::Unavailable("why".to_owned())),
             Just(Rescoring::Later("why".to_owned())),
             any::<bool>().prop_map(scored),
-            Just(Rescoring::TooWeak),
+            Just(too_weak()),
             Just(Rescoring::Unwitnessed("why".to_owned())),
         ]
     }
@@ -697,7 +705,7 @@ mod tests {
                 Decision::Wait(_) => prop_assert!(block < 20),
                 Decision::Expire(_) => prop_assert!(block >= 20),
                 Decision::Refuse(_) => {
-                    let is_unproven = matches!(&facts.rescoring, Rescoring::TooWeak | Rescoring::Unwitnessed(_));
+                    let is_unproven = matches!(&facts.rescoring, Rescoring::TooWeak(_) | Rescoring::Unwitnessed(_));
                     prop_assert!(is_unproven || signed_twice.is_some());
                 }
                 Decision::Contradict(_) => prop_assert_eq!(&facts.rescoring, &scored(false)),

@@ -30,6 +30,8 @@ pub(crate) struct ShownHeader {
     pub(crate) bucket: BucketNumber,
     /// The digest of its bytes.
     pub(crate) digest: Digest,
+    /// The digest of the header before it.
+    pub(crate) previous: Digest,
     /// Whether the bundle opens a list of own prompts to which it commits.
     pub(crate) opens_lists: bool,
     /// The header with its signature, in text form.
@@ -65,8 +67,8 @@ fn is_last_reading(block: u64, bucket: BucketNumber) -> bool {
     !is_before_draw(block.saturating_add(READ_EVERY), bucket)
 }
 
-/// The headers that commit to a bundle's lists of own prompts, and those between them. The bundle replays, so its author
-/// signed them, and they stand in rising order of their buckets.
+/// The headers that commit to a bundle's lists of own prompts, and those between them. The bundle replays, so its
+/// author signed them, and they stand in rising order of their buckets.
 pub(crate) fn committing_headers(bundle: &AuditBundle) -> Vec<ShownHeader> {
     let of_commitment = |one: &ListCommitment| {
         let opens_lists = one
@@ -103,6 +105,7 @@ fn read_header(text: &str) -> Option<ShownHeader> {
     Some(ShownHeader {
         bucket: header.bucket,
         digest: envelope.digest(),
+        previous: header.previous,
         opens_lists: false,
         text: text.to_owned(),
     })
@@ -198,6 +201,7 @@ mod tests {
         ShownHeader {
             bucket: BUCKET,
             digest: Digest::of(name.as_bytes()),
+            previous: Digest::of(b"before"),
             opens_lists: true,
             text: name.to_owned(),
         }

@@ -6,18 +6,21 @@
 //! `docs/audit-bundle.md` describes the signed statements, `docs/adr/0085` the reasons.
 //!
 //! Reading order: [`statements`], `shown_list` (the page of a validator), `offered_bundle`, `bundle_subject` and
-//! `stated_blocks` (a bundle that was read), `header_witness` (who saw its headers in time), `rescore_budget` (how
-//! often references are started), `adoption_rule` and `conviction_life` (all decisions), `exchange` (the only part that
-//! waits for anything), `conviction_review` (once a cycle), `pages` and `listing` (what is shown), `self_test`.
+//! `stated_blocks` (a bundle that was read), `header_witness` (who saw its headers in time), `own_judgement` (which
+//! answers are scored again), `rescore_budget` (how often references are started), `adoption_rule` and
+//! `conviction_life` (all decisions), `exchange` (the only part that waits for anything), `conviction_review` (once a
+//! cycle), `pages` and `listing` (what is shown), `self_test` and `forgery` (what a test of the own pipeline shows).
 
 mod adoption_rule;
 mod bundle_subject;
 mod conviction_life;
 mod conviction_review;
 mod exchange;
+mod forgery;
 mod header_witness;
 mod listing;
 mod offered_bundle;
+mod own_judgement;
 mod pages;
 mod rescore_budget;
 mod self_test;
@@ -35,6 +38,7 @@ pub use conviction_life::{
 };
 pub use conviction_review::{end_of_new, review_convictions};
 pub use exchange::{ExchangeDeps, FindCalibration, Rescored, VerdictExchange};
+pub use forgery::{Forgery, ForgeryTrial, try_forgeries};
 pub use listing::{ExchangeView, OfferView, SelfTestView, view_exchange};
 pub use offered_bundle::{MAX_OFFERED_BYTES, ReadBundle, last_bucket, read_bundle};
 pub use pages::{ExchangePages, FindHeader, page_routes};

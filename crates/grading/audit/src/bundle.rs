@@ -338,11 +338,11 @@ impl AuditBundle {
 
     /// Whether leaves commit to clients, and the validator has counted the answers of each.
     pub(crate) fn commits_to_clients(&self) -> bool {
-        self.names_heads() || self.format == BUNDLE_FORMAT_4
+        self.fixes_own_prompts() || self.format == BUNDLE_FORMAT_4
     }
 
     /// Whether headers name the heads of lists of own prompts, which fix the session and the seed of each prompt.
-    pub(crate) fn names_heads(&self) -> bool {
+    pub fn fixes_own_prompts(&self) -> bool {
         self.format == BUNDLE_FORMAT
     }
 

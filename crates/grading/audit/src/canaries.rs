@@ -82,7 +82,8 @@ pub struct OpenedCanary {
     salt: String,
     request: String,
     path: Vec<Digest>,
-    /// The digest of the list's head; `None` in earlier formats, where the header of the answer's bucket names the list.
+    /// The digest of the list's head; `None` in earlier formats, where the header of the answer's bucket names the
+    /// list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<Digest>,
 }

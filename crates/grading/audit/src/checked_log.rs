@@ -408,7 +408,8 @@ impl AttestedSession {
             return Err(misplaced());
         }
         let root = &bucket.header.canaries;
-        let origin = lists.check_origin(evidence, &proof, root, is_repeated, &mut seen.prompts);
+        let of_session = (self.statement.miner, is_repeated);
+        let origin = lists.check_origin(evidence, &proof, root, of_session, &mut seen.prompts);
         let origin = origin.ok_or(ReplayError::Canary { session, sequence })?;
         // Without the share nobody can check whether the answer was drawn.
         let ppm = bucket

@@ -39,7 +39,7 @@ pub(crate) enum ShownList {
     },
 }
 
-/// What an own prompt has to follow from, by the list that it is of.
+/// The facts from which an own prompt of a list has to follow.
 #[derive(Clone, Debug)]
 struct ListTerms {
     bucket: u64,
@@ -81,7 +81,7 @@ pub(crate) fn check_commitments(bundle: &AuditBundle) -> Result<CommittedLists, 
         keys: Vec::new(),
         by_digest: BTreeMap::new(),
         by_root: BTreeMap::new(),
-        names_heads: bundle.names_heads(),
+        names_heads: bundle.fixes_own_prompts(),
         fills_seeds: bundle.calibration.sampler.is_some(),
         are_shown: bundle.shows_commitments(),
     };
@@ -184,13 +184,14 @@ impl CommittedLists {
     /// Checks the origin of an answer's prompt; `None` if it claims to be from a committed list and is not, was used
     /// before, or was asked otherwise than the commitment wants: in another session or before its block, under another
     /// pseudonym, with another nonce or seed, or for the second time. `root` is what the header of the answer's bucket
-    /// names, and `is_repeated` states whether the session signed the gateway's nonce before.
+    /// names, `miner` the one of the session, and `is_repeated` states whether the session signed the gateway's nonce
+    /// before.
     pub(crate) fn check_origin(
         &self,
         evidence: &AnswerEvidence,
         proof: &ResponseProof,
         root: &Digest,
-        is_repeated: bool,
+        (miner, is_repeated): (MinerKey, bool),
         seen: &mut SeenPrompts,
     ) -> Option<CheckedOrigin> {
         let Origin::Canary(opened) = &evidence.origin else {
@@ -198,7 +199,7 @@ impl CommittedLists {
             return Some(CheckedOrigin::of_user());
         };
         if self.names_heads {
-            return self.check_position(opened, evidence, proof, is_repeated, seen);
+            return self.check_position(opened, evidence, proof, (miner, is_repeated), seen);
         }
         let canary = opened.check(root).filter(|_| opened.list.is_none())?;
         let is_fresh = seen.places.insert((*root, opened.position));
@@ -229,7 +230,7 @@ impl CommittedLists {
         opened: &OpenedCanary,
         evidence: &AnswerEvidence,
         proof: &ResponseProof,
-        is_repeated: bool,
+        (miner, is_repeated): (MinerKey, bool),
         seen: &mut SeenPrompts,
     ) -> Option<CheckedOrigin> {
         let list = opened.list?;
@@ -241,15 +242,19 @@ impl CommittedLists {
         } = self.by_digest.get(&list)?;
         let canary = opened.check(&head.root)?;
         let is_placed = opened.length == head.length && seen.places.insert((list, opened.position));
-        let is_named = proof.attestation == head.session && *bucket < evidence.bucket;
+        let is_named = proof.attestation == head.session && miner == head.miner && *bucket < evidence.bucket;
         let has_nonce = proof.gateway_nonce == Some(key.nonce(&list, opened.position)) && !is_repeated;
         let filled = self
             .fills_seeds
-            .then(|| key.fill_seed(&canary.request, &list, opened.position));
-        let request = filled.flatten().unwrap_or_else(|| canary.request.clone());
+            .then(|| key.fill_seed(&canary.request, &list, opened.position))
+            .flatten();
+        let is_seeded = filled
+            .as_ref()
+            .is_none_or(|filled| key.is_seeded(filled, &list, opened.position));
+        let request = filled.unwrap_or_else(|| canary.request.clone());
         let is_asked = body_digest::digest_input(proof.scheme, &request) == proof.input;
         let is_alone = seen.clients.insert(canary.client(block_hash));
-        let is_own = is_asked && is_alone && is_asked_by(&canary, block_hash, proof);
+        let is_own = is_asked && is_seeded && is_alone && is_asked_by(&canary, block_hash, proof);
         (is_placed && is_named && has_nonce && is_own).then_some(CheckedOrigin {
             is_own: true,
             publicity: Publicity::Public,

@@ -70,7 +70,7 @@ pub use one_answer::{ANSWER_EVIDENCE, AnswerJudge, AnswerJudgement};
 pub use opened_text::{AnswerFinding, RescorablePair, digest_of_ids, false_scores, is_signed_response};
 pub use own_prompt_key::OwnPromptKey;
 pub use own_run::LinkState;
-pub use own_scores::{AdoptionForecast, MOST_OWN_SCORES, OWN_EVIDENCE, OwnJudgement, OwnTest};
+pub use own_scores::{AdoptionForecast, MOST_OWN_SCORES, OWN_EVIDENCE, OwnJudgement, OwnTest, PositionTally};
 pub use replay::{AnswerTally, NonceTally, ReplayedBundle, check_evidence, replay, replay_with_bundle};
 pub use replay_error::ReplayError;
 pub use roc::{RocCurve, RocPoint, RocSettings, draw_roc};

@@ -5,10 +5,14 @@
 //! signed, there is no other one, and nobody but the validator knows it before a bundle shows it. The draw of the same
 //! block is shown earlier, so its domain is another one: a miner would recognise own prompts by it.
 
+use std::collections::BTreeSet;
+
 use hmac::{Hmac, Mac as _};
 use muster_identity::{Keypair, ProvenOutput, VrfInput};
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{BucketHeader, RequestNonce};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use sha2::Sha256;
 
 const KEY_DOMAIN: &str = "muster/audit-own-prompts/1";
@@ -60,18 +64,29 @@ impl OwnPromptKey {
         RequestNonce::from_bytes(self.mac(NONCE_TAG, list, position))
     }
 
+    /// The seed of the prompt at this position, where the request names the seed: 31 bits, which every engine takes.
+    pub(crate) fn seed(&self, list: &Digest, position: u64) -> u32 {
+        let [a, b, c, d, ..] = self.mac(SEED_TAG, list, position);
+        u32::from_be_bytes([a, b, c, d]) >> 1
+    }
+
     /// The body that is asked: the request of the list, with the seed of its position in the place of a blank. `None`
     /// if the request has no blank.
     pub fn fill_seed(&self, request: &[u8], list: &Digest, position: u64) -> Option<Vec<u8>> {
-        let [a, b, c, d, ..] = self.mac(SEED_TAG, list, position);
-        // 31 bits, which every engine takes.
-        let seed = (u32::from_be_bytes([a, b, c, d]) >> 1).to_string();
+        let seed = self.seed(list, position).to_string();
         let end = BLANKS.iter().find_map(|blank| {
             let start = request.windows(blank.len()).position(|window| window == *blank)?;
             Some(start + blank.len())
         })?;
         let (before, after) = (request.get(..end - NULL)?, request.get(end..)?);
         Some([before, seed.as_bytes(), after].concat())
+    }
+
+    /// Whether a request, as JSON, names the seed of this position and no other one.
+    pub(crate) fn is_seeded(&self, request: &[u8], list: &Digest, position: u64) -> bool {
+        let seed = u64::from(self.seed(list, position));
+        let read: Option<NamedSeed> = serde_json::from_slice(request).ok();
+        read.is_some_and(|read| read.0 == Some(seed))
     }
 
     /// The 64 hex digits of the key.
@@ -85,6 +100,38 @@ impl OwnPromptKey {
         // A key of any length is one.
         let mac = Hmac::<Sha256>::new_from_slice(&self.0).map(|mac| mac.chain_update(&facts).finalize());
         mac.map_or([0; 32], |mac| mac.into_bytes().into())
+    }
+}
+
+/// The one whole number that a request names as its seed; `None` if it names none. Engines may read the first or the
+/// last of two equal fields, so a request with such fields has no form.
+struct NamedSeed(Option<u64>);
+
+impl<'de> Deserialize<'de> for NamedSeed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = NamedSeed;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a request whose fields have different names")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<NamedSeed, A::Error> {
+                let (mut names, mut seed) = (BTreeSet::new(), None);
+                while let Some(name) = fields.next_key::<String>()? {
+                    let value: serde_json::Value = fields.next_value()?;
+                    if name == "seed" {
+                        seed = value.as_u64();
+                    }
+                    if !names.insert(name) {
+                        return Err(serde::de::Error::custom("two fields have one name"));
+                    }
+                }
+                Ok(NamedSeed(seed))
+            }
+        }
+        deserializer.deserialize_map(Fields)
     }
 }
 
@@ -121,6 +168,21 @@ mod tests {
             fill(r#"{"seed": null, "prompt": "\"seed\":null"}"#).unwrap(),
             r#"{"seed": 1904674730, "prompt": "\"seed\":null"}"#
         );
+        let is_seeded = |request: &str| KEY.is_seeded(request.as_bytes(), &list, 3);
+        assert!(is_seeded(r#"{"prompt":"a","seed":1904674730}"#));
+        for chosen in [
+            r#"{"seed":1904674730,"prompt":"a","seed":1234}"#,
+            r#"{"seed":1234,"prompt":"a","seed":1904674730}"#,
+            r#"{"seed":1904674730,"prompt":"a","\u0073eed":1234}"#,
+            r#"{"more":{"seed":1904674730},"seed":1234}"#,
+            r#"{"more":{"seed":1904674730}}"#,
+            r#"{"x\"seed":1904674730,"seed":1234}"#,
+            r#"{"seed":1904674730.0}"#,
+            r#"{"seed":"1904674730"}"#,
+            "[1904674730]",
+        ] {
+            assert!(!is_seeded(chosen), "{chosen}");
+        }
         for without in [r#"{"prompt":"\"seed\":null"}"#, r#"{"seed":7}"#, ""] {
             assert_eq!(fill(without), None, "{without}");
         }

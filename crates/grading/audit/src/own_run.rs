@@ -1,12 +1,13 @@
 //! The run of own prompts by which an adopter judges: every position that the shown headers commit to, in their order.
 //!
 //! A position counts whether or not it was asked, so an author that asks only prompts whose seeds please it shows zeros
-//! between them. Headers name one another. Where one is missing, was not seen in time, or hides a list of the miner, the
-//! evidence begins anew behind it: restarted evidence is never larger for that.
+//! between them. Headers name one another. Where one is missing, was not seen in time, or hides a list of the miner,
+//! the evidence begins anew behind it: evidence that is restarted at 1 anyway is never larger for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_protocol::{Digest, MinerKey};
+use muster_response_proof::StreamEnd;
 
 use crate::bundle::AuditBundle;
 use crate::checked_answer::CheckedAnswer;
@@ -31,13 +32,16 @@ pub enum LinkState {
 pub(crate) struct RunPosition {
     /// Whether the evidence begins anew with it.
     pub(crate) starts_anew: bool,
-    /// What a reference needs to score the answer; `None` if there is none, or the bundle does not show that.
+    /// Whether the bundle shows an answer to it.
+    pub(crate) is_answered: bool,
+    /// The parts of the answer that a reference needs to score it; `None` if there is none, the bundle does not show
+    /// that, or the answer did not come to its end: its author may have left where it liked.
     pub(crate) pair: Option<RescorablePair>,
 }
 
-/// All positions of own prompts to these miners in the order of their commitment. `state_of` gets the digest of a header
-/// and states whether it counts; whether it names the one before it is looked at here. A bundle of an earlier format fixes
-/// none.
+/// All positions of own prompts to these miners in the order of their commitment. `state_of` gets the digest of a
+/// header and states whether it counts; whether it names the one before it is looked at here. A bundle of an earlier
+/// format fixes none.
 pub(crate) fn positions(
     log: &CheckedLog<'_>,
     bundle: &AuditBundle,
@@ -79,7 +83,10 @@ pub(crate) fn positions(
                         let answer = answered.get(&(*digest, position));
                         run.push(RunPosition {
                             starts_anew: std::mem::take(&mut starts_anew),
-                            pair: answer.and_then(|answer| RescorablePair::of(answer)),
+                            is_answered: answer.is_some(),
+                            pair: answer
+                                .filter(|answer| answer.proof.end == StreamEnd::Completed)
+                                .and_then(|answer| RescorablePair::of(answer)),
                         });
                     }
                 }

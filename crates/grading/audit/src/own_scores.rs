@@ -1,9 +1,9 @@
 //! Another validator's conviction, judged by own scores alone: no score of a bundle's author is evidence.
 //!
-//! Every own prompt to which the author's headers commit counts, in the order of commitment: by the adopter's own score,
-//! and with L = 0 without one. The author's scores decide only which answers are scored first, so a forged score wastes an
-//! own score and proves nothing. The evidence is restarted, so with E[L | past] ≤ 1 an honest miner's reaches A within n
-//! answers with a probability of at most n/A.
+//! Every own prompt to which the author's headers commit counts, in the order of commitment: by the adopter's own
+//! score, and with L = 0 without one. The author's scores decide only which answers are scored first, so a forged score
+//! wastes an own score and proves nothing. The evidence is restarted, so with E[L | past] ≤ 1 an honest miner's reaches
+//! A within n answers with a probability of at most n/A.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,6 +62,31 @@ impl std::fmt::Display for OwnJudgement {
     }
 }
 
+/// The positions of a bundle that count for the miner, whatever its author states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PositionTally {
+    /// The own prompts to which the shown headers commit.
+    pub positions: usize,
+    /// Those of them without an answer in the bundle.
+    pub unanswered: usize,
+    /// Those with an answer that nobody can score again.
+    pub closed: usize,
+}
+
+impl std::fmt::Display for PositionTally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            positions,
+            unanswered,
+            closed,
+        } = self;
+        write!(
+            f,
+            "of {positions} own prompts {unanswered} have no answer, and {closed} have one that cannot be scored again"
+        )
+    }
+}
+
 /// The result of an adopter whose calibration and whose scores are those of the bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AdoptionForecast {
@@ -85,6 +110,8 @@ pub struct OwnTest {
 struct TestedPosition {
     /// Whether the evidence begins anew with it.
     starts_anew: bool,
+    /// Whether the bundle shows an answer to it.
+    is_answered: bool,
     /// The answer and its bucket, if the bundle shows what a reference needs to score it.
     scorable: Option<(Digest, u64)>,
     /// The likelihoods by the author's score, under each alternative; 0 where nothing can be scored again.
@@ -92,11 +119,11 @@ struct TestedPosition {
 }
 
 impl OwnTest {
-    /// The test of a bundle's own prompts to these miners by the adopter's calibration, at every level under the widened
-    /// bound, and the answers that can be scored again. Alternatives are tested for which the premise holds token by
-    /// token, too: an author chooses prompts and lengths of answers. Answers of buckets before `oldest` count for the
-    /// miner, or an author would renew a conviction by old ones and a new one beside them. `state_of` states whether a
-    /// header was seen in time, and whether none stands between it and the one before it.
+    /// The test of a bundle's own prompts to these miners by the adopter's calibration, at every level under the
+    /// widened bound, and the answers that can be scored again. Alternatives are tested for which the premise holds
+    /// token by token, too: an author chooses prompts and lengths of answers. Answers of buckets before `oldest` count
+    /// for the miner, or an author would renew a conviction by old ones and a new one beside them. `state_of` states
+    /// whether a header was seen in time, and whether none stands between it and the one before it.
     ///
     /// # Errors
     /// As those of [`crate::replay`].
@@ -123,6 +150,7 @@ impl OwnTest {
             let pair = position.pair.as_ref();
             TestedPosition {
                 starts_anew: position.starts_anew,
+                is_answered: position.is_answered,
                 scorable: pair.map(|pair| (pair.digest, pair.bucket)),
                 stated: likelihoods(pair.map(|pair| &pair.stated), &tables),
             }
@@ -170,6 +198,20 @@ impl OwnTest {
             .into_iter()
             .filter_map(|(_, position)| position.scorable);
         scorable.map(|(digest, _)| digest).collect()
+    }
+
+    /// The numbers of positions without evidence.
+    pub fn tally(&self) -> PositionTally {
+        let unanswered = self.positions.iter().filter(|position| !position.is_answered);
+        let closed = self
+            .positions
+            .iter()
+            .filter(|position| position.is_answered && position.scorable.is_none());
+        PositionTally {
+            positions: self.positions.len(),
+            unanswered: unanswered.count(),
+            closed: closed.count(),
+        }
     }
 
     /// Whether the author's scores give 64 times as much evidence as is needed, so that own scores of an honest

@@ -557,8 +557,8 @@ fn is_earlier(bundle: &AuditBundle) -> bool {
 }
 
 /// Checks that an own prompt with margins under another engine's sampler names a seed that this engine takes: without
-/// one nobody knows how the engine drew. Since the fifth format the seed is that of the prompt's position: its validator
-/// could look for another one before it commits to the list.
+/// one nobody knows how the engine drew. Since the fifth format the seed is that of the prompt's position: its
+/// validator could look for another one before it commits to the list.
 fn check_seed(calibration: &Calibration, answer: &CheckedAnswer<'_>) -> Result<(), ReplayError> {
     let Origin::Canary(opened) = &answer.evidence.origin else {
         return Ok(());

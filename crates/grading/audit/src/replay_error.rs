@@ -95,9 +95,10 @@ pub enum ReplayError {
         /// The place of the commitment in the bundle.
         place: usize,
     },
-    /// A prompt is not from a list that was committed to before, or is not the one that was answered.
+    /// A prompt is not from a list that was committed to before, or was asked otherwise than its position fixes.
     #[error(
-        "answer {sequence} of session {session} is not one to a prompt of a list that was committed to before it"
+        "answer {sequence} of session {session} is not the first one to its own prompt in the session and with the nonce \
+         to which an earlier header commits"
     )]
     Canary {
         /// The session whose answer it is.

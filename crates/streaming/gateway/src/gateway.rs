@@ -11,7 +11,7 @@ use muster_process::error::Coded;
 use muster_process::listen::{self, BindError};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
-use muster_protocol::{ErrorCode, JobId};
+use muster_protocol::{ErrorCode, JobId, Timestamp};
 use muster_response_proof::SessionId;
 use muster_session_pool::Whitelist;
 use muster_store::{StoreError, Writer};
@@ -188,6 +188,12 @@ impl Gateway {
         Box::pin(self.state.scheduler.list_live_sessions())
     }
 
+    /// Keeps a live session until this time, so that it can be asked then, if clients have used it lately. Returns
+    /// whether they have: a session that own prompts alone keep would never end.
+    pub async fn hold_session(&self, session: SessionId, until: Timestamp) -> bool {
+        self.state.scheduler.hold_session(session, until).await
+    }
+
     /// Drains the session that this job runs: it serves the requests that it has and takes no more.
     pub fn drain_session(&self, job: JobId) {
         self.state.scheduler.drain_session(job);
@@ -208,12 +214,12 @@ impl Gateway {
         )
     }
 
-    /// Asks a live session a question of the validator's own, once: the request takes the way of every client's. Returns
-    /// the answer's id once the answer has ended and is stored.
+    /// Asks a live session a question of the validator's own, once: the request takes the way of every client's.
+    /// Returns the answer's id once the answer has ended and is stored.
     ///
     /// # Errors
     /// As for a client: no such model, or a session that is gone or refused. [`OpenAiError::QueueFull`] if the session
-    /// has no place now; then it got nothing of the question, which may be asked again.
+    /// got nothing of the question or its seal refused it, so that it may be asked again.
     pub async fn ask(&self, session: SessionId, own: OwnQuestion) -> Result<String, OpenAiError> {
         let question = Question {
             client: own

@@ -119,6 +119,20 @@ impl SessionScheduler {
                 Some((pool, session)) => self.apply(pool, Event::Drain(session), now),
                 None => Vec::new(),
             },
+            SchedulerCommand::HoldSession(session, until, reply) => {
+                let mut pools = self.pools.iter().enumerate();
+                let found = pools.find_map(|(pool, model)| Some((pool, model.find_line(session)?)));
+                let used = found.filter(|(pool, number)| {
+                    let model = self.pools.get(*pool);
+                    model.is_some_and(|model| model.pool.is_used(*number, now))
+                });
+                // The caller may have gone.
+                let _ = reply.send(used.is_some());
+                match used {
+                    Some((pool, number)) => self.apply(pool, Event::Hold(number, until), now),
+                    None => Vec::new(),
+                }
+            }
             SchedulerCommand::ListModels(reply) => {
                 // The caller may have gone.
                 let _ = reply.send(self.pools.iter().map(ModelPool::status).collect());

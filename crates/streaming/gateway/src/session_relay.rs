@@ -35,6 +35,9 @@ const GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// How long a client may take nothing of the parts that wait for it.
 const STALL_LIMIT: Duration = Duration::from_secs(120);
 
+/// The pause after which an own prompt that its session did not take may be asked again.
+const RETRY_OWN: Duration = Duration::from_secs(1);
+
 /// How one attempt with one session ended.
 enum AttemptOutcome {
     /// The session failed before the first byte, so another one may serve the request.
@@ -125,8 +128,11 @@ pub(crate) async fn run(
                     state.nonces.take_back(line.id(), nonce);
                 }
                 stream.report_failure(session);
-                if request.fixed_nonce.is_some() {
-                    return client.refuse(not_answered()).await;
+                match (request.fixed_nonce, reached) {
+                    (None, _) => {}
+                    // Nobody has signed its nonce.
+                    (Some(_), RequestState::Untaken) => return client.refuse(not_taken()).await,
+                    (Some(_), RequestState::Sent) => return client.refuse(not_answered()).await,
                 }
             }
             AttemptOutcome::Reassigned(_) if request.fixed_nonce.is_some() => {
@@ -141,6 +147,14 @@ pub(crate) async fn run(
 /// An own prompt's session failed: no other one may answer it.
 fn not_answered() -> OpenAiError {
     OpenAiError::UpstreamFailed("the session did not answer".to_owned())
+}
+
+/// An own prompt did not reach its session, or its seal refused it: it may be asked again.
+fn not_taken() -> OpenAiError {
+    OpenAiError::QueueFull {
+        message: "the session did not take the request".to_owned(),
+        retry_after: RETRY_OWN,
+    }
 }
 
 /// One request with one session.

@@ -34,7 +34,7 @@ pub(crate) struct Question {
     pub(crate) body: Bytes,
 }
 
-/// What an own prompt's place in its list fixes.
+/// The facts that an own prompt's place in its list fixes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BoundQuestion {
     pub(crate) session: SessionId,

@@ -15,7 +15,7 @@ mod event;
 mod sessions;
 mod waiting_requests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use muster_protocol::{Digest, Timestamp};
@@ -66,6 +66,8 @@ pub struct SessionPool {
     sessions: BTreeMap<SessionNumber, PooledSession>,
     requests: BTreeMap<RequestNumber, PooledRequest>,
     queue: FairQueue<Digest, RequestNumber>,
+    /// Requests that wait for a place of one session, in the order in which they came.
+    bound: VecDeque<RequestNumber>,
     next_session: u64,
     /// Failed starts since a session was last ready.
     failures: u32,
@@ -84,8 +86,10 @@ pub struct PoolCounts {
     pub live: usize,
     /// Sessions that serve the requests they have and take no more.
     pub draining: usize,
-    /// Requests that wait.
+    /// Requests that wait for any session.
     pub waiting: usize,
+    /// Requests that wait for one session.
+    pub bound: usize,
     /// Requests that are being served.
     pub serving: usize,
 }
@@ -98,6 +102,7 @@ impl SessionPool {
             sessions: BTreeMap::new(),
             requests: BTreeMap::new(),
             queue: FairQueue::new(limits.queue, limits.queue_of_one),
+            bound: VecDeque::new(),
             next_session: 0,
             failures: 0,
             not_before: None,
@@ -124,6 +129,7 @@ impl SessionPool {
             Event::Unusable(session, why) => self.drop_unusable(session, why, now, &mut effects),
             Event::Died(session) => self.drop_dead(session, now, &mut effects),
             Event::Health(session, passed) => self.record_health(session, passed, now, &mut effects),
+            Event::Hold(session, until) => self.hold(session, until),
             Event::Drain(session) => self.drain(session, now),
             Event::Stop => self.is_stopping = true,
             Event::Tick => {}
@@ -149,8 +155,10 @@ impl SessionPool {
                 session
                     .active
                     .is_empty()
-                    .then(|| session.used.plus(self.limits.idle)),
-                session.rest_end(&self.limits).filter(|_| !self.queue.is_empty()),
+                    .then(|| session.idle_end(&self.limits).max(session.held_until)),
+                session
+                    .rest_end(&self.limits)
+                    .filter(|_| !self.queue.is_empty() || !self.bound.is_empty()),
             ],
             SessionPhase::Draining { until } => [Some(until), None, None, None],
         });
@@ -162,6 +170,7 @@ impl SessionPool {
     pub fn counts(&self) -> PoolCounts {
         let mut counts = PoolCounts {
             waiting: self.queue.len(),
+            bound: self.bound.len(),
             ..PoolCounts::default()
         };
         for session in self.sessions.values() {
@@ -178,6 +187,12 @@ impl SessionPool {
     /// Why the last start failed; empty once a session is ready.
     pub fn last_failure(&self) -> &str {
         &self.last_failure
+    }
+
+    /// Whether a session takes requests, and clients have used it within the time in which an unused one is closed.
+    pub fn is_used(&self, number: SessionNumber, now: Timestamp) -> bool {
+        let session = self.sessions.get(&number);
+        session.is_some_and(|session| session.is_live() && now < session.idle_end(&self.limits))
     }
 
     /// Whether this session takes requests.
@@ -197,6 +212,7 @@ impl SessionPool {
         }
         self.retire_sessions(now, effects);
         self.refuse_overdue(now, effects);
+        self.assign_bound(now, effects);
         self.assign_waiting(now, effects);
         self.start_sessions(now, effects);
     }

@@ -2,6 +2,7 @@
 //! a session of their own; and the verdict about those of an appeal. Answers to clients count neither for an appeal nor
 //! against it: the miner, or a friend of its, may be the client.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,11 +12,14 @@ use muster_gateway::logged_session::{LoggedSession, LoggedSessionError};
 use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
+use tokio::time::Instant;
 
 use crate::appeals::appeal_end::{AppealEnd, AppealFacts, AppealStep};
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::audit_run;
 use crate::audits::reference_start::AuditPauses;
+use crate::audits::subject::Subject;
+use crate::own_prompts::asking::pace;
 use crate::own_prompts::list_queue::NextPrompt;
 use crate::own_prompts::sources::names_seeds;
 use crate::phases::AuditPhase;
@@ -26,15 +30,47 @@ const CONVICT_PROMPTS: usize = 4;
 /// Prompts that one session is asked at once.
 const AT_ONCE: usize = 4;
 
-/// Opens a session with every miner whose open appeal lacks fresh answers, once in each bucket and one at a time, each
-/// as a task of its own that asks them.
+/// The sessions for fresh answers: one at a time for each appeal and convict, and one in a bucket, since a miner that
+/// gives none would be asked for one at each block.
+#[derive(Debug, Default)]
+pub(crate) struct FreshSessions(parking_lot::Mutex<BTreeMap<AskedFor, Option<BucketNumber>>>);
+
+/// Why a miner is asked for fresh answers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum AskedFor {
+    /// An appeal against this bundle.
+    Appeal(Digest),
+    /// A conviction of this subject.
+    Conviction(Subject),
+}
+
+impl FreshSessions {
+    /// Begins a session in this bucket, unless there is one or there was one in it.
+    fn begin(&self, asked_for: &AskedFor, bucket: BucketNumber) -> bool {
+        let mut sessions = self.0.lock();
+        let last = sessions.get(asked_for).copied();
+        let is_free = last.is_none_or(|last| last.is_some_and(|last| last < bucket));
+        if is_free {
+            sessions.insert(asked_for.clone(), None);
+        }
+        is_free
+    }
+
+    fn end(&self, asked_for: AskedFor, bucket: BucketNumber) {
+        self.0.lock().insert(asked_for, Some(bucket));
+    }
+
+    fn forget(&self, asked_for: &AskedFor) {
+        self.0.lock().remove(asked_for);
+    }
+}
+
+/// Opens a session with every miner whose open appeal lacks fresh answers, each as a task of its own that asks them.
 pub(crate) async fn ask_fresh(state: &Arc<RunnerState>) -> Result<(), StoreError> {
     let now = state.clock.now();
     let bucket = BucketNumber::of_block(state.seen_block.load(Ordering::Acquire));
     for appeal in state.store.appeals(now).await? {
-        let last = state.asking.lock().get(&appeal.bundle).copied();
-        let is_free = last.is_none_or(|last| last.is_some_and(|last| last < bucket));
-        if !appeal.is_open() || appeal.open_until <= now || !is_free {
+        if !appeal.is_open() || appeal.open_until <= now {
             continue;
         }
         let (asked, _) = state
@@ -43,14 +79,14 @@ pub(crate) async fn ask_fresh(state: &Arc<RunnerState>) -> Result<(), StoreError
             .await?;
         let missing = state.settings.appeal_answers.saturating_sub(asked);
         let missing = usize::try_from(missing).unwrap_or(usize::MAX);
-        if missing == 0 {
+        let asked_for = AskedFor::Appeal(appeal.bundle);
+        if missing == 0 || !state.asking.begin(&asked_for, bucket) {
             continue;
         }
-        state.asking.lock().insert(appeal.bundle, None);
         let asking = Arc::clone(state);
         drop(state.tasks.spawn("fresh answers", async move {
-            ask(&asking, (appeal.miner, &appeal.model), missing).await;
-            asking.asking.lock().insert(appeal.bundle, Some(bucket));
+            ask(&asking, (appeal.miner, &appeal.model), missing, &asked_for).await;
+            asking.asking.end(asked_for, bucket);
         }));
     }
     Ok(())
@@ -58,17 +94,17 @@ pub(crate) async fn ask_fresh(state: &Arc<RunnerState>) -> Result<(), StoreError
 
 /// Asks the convicts that are due some own prompts, each in a session of its own, without pay.
 pub(crate) async fn ask_convicts(state: &Arc<RunnerState>) -> Result<(), StoreError> {
-    let now = state.clock.now();
+    let bucket = BucketNumber::of_block(state.seen_block.load(Ordering::Acquire));
     for (subject, miner) in state.convicts_to_ask().await? {
+        let asked_for = AskedFor::Conviction(subject.clone());
         // The fresh answers of an appeal are judged by themselves.
-        if state.is_appealed(&subject).await? {
+        if state.is_appealed(&subject).await? || !state.asking.begin(&asked_for, bucket) {
             continue;
         }
-        let verdicts = &state.adopter.store;
-        verdicts.note_asked(&subject.coldkey, &subject.model, now).await?;
         let asking = Arc::clone(state);
         drop(state.tasks.spawn("answers of a convict", async move {
-            ask(&asking, (miner, &subject.model), CONVICT_PROMPTS).await;
+            ask(&asking, (miner, &subject.model), CONVICT_PROMPTS, &asked_for).await;
+            asking.asking.end(asked_for, bucket);
         }));
     }
     Ok(())
@@ -76,11 +112,11 @@ pub(crate) async fn ask_convicts(state: &Arc<RunnerState>) -> Result<(), StoreEr
 
 /// Asks a miner own prompts in a session that is opened for them, once a header has committed to them and its draw
 /// block is there.
-async fn ask(state: &Arc<RunnerState>, (miner, model): (MinerKey, &str), count: usize) {
+async fn ask(state: &Arc<RunnerState>, (miner, model): (MinerKey, &str), count: usize, asked_for: &AskedFor) {
     state.enter(AuditPhase::AskingFreshAnswers).await;
     let asked = match state.gateway.open_session(miner, model).await {
         Ok(session) => {
-            let asked = ask_in(state, &session, model, count).await;
+            let asked = ask_in(state, &session, (model, count), asked_for).await;
             let closed = session.close().await.map_err(LoggedSessionError::from);
             asked.and_then(|answered| closed.map(|()| answered))
         }
@@ -99,8 +135,8 @@ async fn ask(state: &Arc<RunnerState>, (miner, model): (MinerKey, &str), count: 
 async fn ask_in(
     state: &RunnerState,
     session: &LoggedSession,
-    model: &str,
-    count: usize,
+    (model, count): (&str, usize),
+    asked_for: &AskedFor,
 ) -> Result<usize, LoggedSessionError> {
     let list = state.stock.take(state, model, count).await?;
     let planned = state
@@ -111,8 +147,15 @@ async fn ask_in(
     let Some(Ok(prompts)) = stop.run_until_cancelled(ready).await else {
         return Ok(0);
     };
-    let asked: Vec<_> = stream::iter(prompts)
-        .map(|prompt| ask_logged(state, session, prompt))
+    if let AskedFor::Conviction(subject) = asked_for {
+        let (verdicts, now) = (&state.adopter.store, state.clock.now());
+        verdicts.note_asked(&subject.coldkey, &subject.model, now).await?;
+    }
+    let asked: Vec<_> = stream::iter(pace(prompts, state.settings.own_spread_s))
+        .map(|(at, prompt): (Instant, NextPrompt)| async move {
+            tokio::time::sleep_until(at).await;
+            ask_logged(state, session, prompt).await
+        })
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
@@ -203,6 +246,6 @@ async fn end_appeal(
         .store
         .end_appeal(appeal, end, fresh, state.clock.now())
         .await?;
-    state.asking.lock().remove(&appeal.bundle);
+    state.asking.forget(&AskedFor::Appeal(appeal.bundle));
     Ok(())
 }

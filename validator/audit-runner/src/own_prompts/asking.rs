@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
@@ -20,15 +19,12 @@ use crate::runner_state::RunnerState;
 
 /// Prompts of one list that are asked at once.
 const AT_ONCE: usize = 4;
-/// The pause after which a session that had no place is asked again, and how often that happens.
-const BUSY_PAUSE: Duration = Duration::from_secs(1);
-const MOST_TRIES: u32 = 600;
-/// The longest time from the choice of a session until its prompts may be asked: that of a bucket's header, of its draw
-/// block and of the draw, with a wide margin.
-const COMMIT_TIME: Duration = Duration::from_secs(600);
+/// The pause after which a session that did not take a prompt is asked again, and how often that happens.
+const BUSY_PAUSE: Duration = Duration::from_secs(2);
+const MOST_TRIES: u32 = 300;
 
-/// Plans the own prompts that the next header commits to, and has them asked after its draw block. `live` are the
-/// sessions that take requests.
+/// Plans the own prompts that the next header commits to, each of a session that takes requests now, and has them asked
+/// after its draw block.
 pub(crate) async fn plan_own(state: &Arc<RunnerState>) -> Result<(), StoreError> {
     let settings = &state.settings;
     if settings.own_prompts == 0 {
@@ -45,22 +41,29 @@ pub(crate) async fn plan_own(state: &Arc<RunnerState>) -> Result<(), StoreError>
     for (model, live) in by_model {
         // Sessions that are slower than the prompts come get no more of them. Those of the bucket before may still wait
         // for their pauses.
-        let open = state.open_prompts.load(Ordering::Acquire).saturating_sub(wanted);
-        let lasting = lasting_sessions(&live, state.clock.now(), settings.own_spread_s);
+        let open = state.open_prompts.lock().get(&model).copied().unwrap_or_default();
+        let open = open.saturating_sub(wanted);
+        let asked_until = state.clock.now().plus(settings.own_time());
+        let lasting = lasting_sessions(&live, asked_until);
         let mut seed = [0; 32];
         if getrandom::fill(&mut seed).is_err() {
             tracing::error!("the system gives no random bytes: no own prompts are asked");
             return Ok(());
         }
         for (session, prompts) in choose_sessions(&lasting, wanted.saturating_sub(open), &seed) {
+            // One that nobody uses is not kept for own prompts alone.
+            if !state.gateway.hold_session(session.id(), asked_until).await {
+                continue;
+            }
             let list = state.stock.take(state, &model, prompts).await?;
             let planned = state.lists.plan(&session, list, names_seeds(settings, &model));
             let Some(ready) = planned else { continue };
-            let (asking, id) = (Arc::clone(state), session.id());
+            let (asking, id, model) = (Arc::clone(state), session.id(), model.clone());
             drop(state.tasks.spawn("own prompts", async move {
                 let stop = asking.tasks.token();
                 if let Some(Ok(prompts)) = stop.run_until_cancelled(ready).await {
-                    stop.run_until_cancelled(ask_list(&asking, id, prompts)).await;
+                    stop.run_until_cancelled(ask_list(&asking, &model, id, prompts))
+                        .await;
                 }
             }));
         }
@@ -68,9 +71,8 @@ pub(crate) async fn plan_own(state: &Arc<RunnerState>) -> Result<(), StoreError>
     Ok(())
 }
 
-/// The sessions that live until their prompts are asked; all if none does.
-fn lasting_sessions(live: &[Arc<SealedSession>], now: Timestamp, spread_s: u64) -> Vec<Arc<SealedSession>> {
-    let until = now.plus(COMMIT_TIME.saturating_add(Duration::from_secs(spread_s)));
+/// The sessions that live until then; all if none does.
+fn lasting_sessions(live: &[Arc<SealedSession>], until: Timestamp) -> Vec<Arc<SealedSession>> {
     let lasting = live.iter().filter(|session| session.not_after() > until);
     let lasting: Vec<Arc<SealedSession>> = lasting.cloned().collect();
     if lasting.is_empty() {
@@ -94,28 +96,40 @@ fn choose_sessions<T: Clone>(sessions: &[T], prompts: usize, seed: &[u8; 32]) ->
         .collect()
 }
 
-/// Asks the prompts of a list, each after a pause of its own: prompts that all came with a block could be recognised by
-/// their time.
-async fn ask_list(state: &RunnerState, session: SessionId, prompts: Vec<NextPrompt>) {
-    let began = Instant::now();
-    let mut due: Vec<(Instant, NextPrompt)> = prompts
-        .into_iter()
-        .map(|prompt| (began + draw_pause(state.settings.own_spread_s), prompt))
-        .collect();
-    due.sort_by_key(|(at, _)| *at);
-    state.open_prompts.fetch_add(due.len(), Ordering::AcqRel);
-    stream::iter(due)
+/// Asks the prompts of a list.
+async fn ask_list(state: &RunnerState, model: &str, session: SessionId, prompts: Vec<NextPrompt>) {
+    let count = |change: fn(usize, usize) -> usize, by: usize| {
+        let mut open = state.open_prompts.lock();
+        let of_model = open.entry(model.to_owned()).or_default();
+        *of_model = change(*of_model, by);
+    };
+    count(usize::saturating_add, prompts.len());
+    stream::iter(pace(prompts, state.settings.own_spread_s))
         .map(|(at, prompt)| async move {
             tokio::time::sleep_until(at).await;
             ask(state, session, prompt).await;
-            state.open_prompts.fetch_sub(1, Ordering::AcqRel);
         })
         .buffer_unordered(AT_ONCE)
-        .collect::<()>()
+        .for_each(|()| {
+            count(usize::saturating_sub, 1);
+            std::future::ready(())
+        })
         .await;
 }
 
-/// Asks a prompt once. A session that has no place gets nothing of it, and is asked again.
+/// Gives each prompt a time within so many seconds, and puts them in this order: prompts that all came with a block
+/// could be recognised by their time.
+pub(crate) fn pace(prompts: Vec<NextPrompt>, spread_s: u64) -> Vec<(Instant, NextPrompt)> {
+    let began = Instant::now();
+    let mut due: Vec<(Instant, NextPrompt)> = prompts
+        .into_iter()
+        .map(|prompt| (began + draw_pause(spread_s), prompt))
+        .collect();
+    due.sort_by_key(|(at, _)| *at);
+    due
+}
+
+/// Asks a prompt once. A session that did not take it is asked again.
 async fn ask(state: &RunnerState, session: SessionId, prompt: NextPrompt) {
     let (list, position) = (prompt.list, prompt.position);
     if let Err(error) = state.store.note_sent(&list, position, state.clock.now()).await {

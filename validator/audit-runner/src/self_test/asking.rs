@@ -57,8 +57,8 @@ fn due_model(
         .cloned()
 }
 
-/// Begins the test that was ordered or is due, as a task of its own. Nothing happens while another test runs, or without
-/// a miner of the validator's own.
+/// Begins the test that was ordered or is due, as a task of its own. Nothing happens while another test runs, or
+/// without a miner of the validator's own.
 ///
 /// # Errors
 /// The database fails.
@@ -192,7 +192,10 @@ async fn ask_sessions(
         let planned = state
             .lists
             .plan(session.sealed(), list, names_seeds(&state.settings, &test.model));
-        waiting.extend(planned.map(|ready| (is_cheat, ready)));
+        if count > 0 {
+            let ready = planned.ok_or_else(|| unusable("there are no prompts to ask"))?;
+            waiting.push((is_cheat, ready));
+        }
     }
     let stop = state.tasks.token();
     let mut questions: Vec<(usize, bool, NextPrompt)> = Vec::new();

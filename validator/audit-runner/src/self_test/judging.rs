@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use muster_audit::{Verdict, replay};
+use muster_audit::{ReplayError, ReplayedBundle, Verdict, replay_with_bundle};
 use muster_process::error::Causes;
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
 use muster_store::StoreError;
-use muster_verdict_exchange::{RecordError, SelfTestOutcome, record_self_test};
+use muster_verdict_exchange::{ForgeryTrial, RecordError, SelfTestOutcome, record_self_test, try_forgeries};
 
 use crate::audits::reference_pair::{CollectedEvidence, ReferencePair};
 use crate::audits::stored_evidence::{AuditScope, AuditedSubject};
@@ -63,17 +63,32 @@ async fn judge(state: &Arc<RunnerState>, mut test: SelfTest, miner: MinerKey) ->
         CollectedEvidence::Stopped => return Ok(()),
     };
     // Signatures and resampling take seconds.
-    let replaying = tokio::task::spawn_blocking(move || (replay(&text), text));
-    let Ok((replayed, text)) = replaying.await else {
+    let replaying = tokio::task::spawn_blocking(move || (judge_text(&text), text));
+    let Ok((judged, text)) = replaying.await else {
         return end(state, &mut test, "the replay ended early".to_owned()).await;
     };
-    let replayed = match replayed {
-        Ok(replayed) => replayed,
+    let (replayed, trial) = match judged {
+        Ok(judged) => judged,
         Err(error) => {
             let reason = format!("the bundle has no verdict: {}", Causes(&error));
             return end(state, &mut test, reason).await;
         }
     };
+    if let Some(trial) = trial {
+        for (forgery, refusal) in &trial.refusals {
+            let refusal = refusal.as_deref().unwrap_or("it is adopted");
+            tracing::info!(model = test.model, %forgery, refusal, "a forged bundle was judged");
+        }
+        if let Some(defect) = trial.defect() {
+            tracing::error!(
+                model = test.model,
+                defect,
+                "adopters of verdicts cannot be relied on"
+            );
+            measure(&test.model, false);
+            return end(state, &mut test, defect).await;
+        }
+    }
     let verdict = replayed.verdict.name();
     let is_convicted = matches!(replayed.verdict, Verdict::Convicted);
     measure(&test.model, is_convicted);
@@ -100,6 +115,13 @@ async fn judge(state: &Arc<RunnerState>, mut test: SelfTest, miner: MinerKey) ->
     test.verdict = Some(verdict.to_owned());
     test.bundle = Some(replayed.bundle);
     state.store.update_self_test(&test, Some(&text)).await
+}
+
+/// The verdict of a test's bundle, and if it convicts, what adopters do with it and with forged ones.
+fn judge_text(text: &str) -> Result<(ReplayedBundle, Option<ForgeryTrial>), ReplayError> {
+    let (replayed, bundle) = replay_with_bundle(text)?;
+    let trial = matches!(replayed.verdict, Verdict::Convicted).then(|| try_forgeries(&bundle));
+    Ok((replayed, trial))
 }
 
 /// Signs the result for other validators, which adopt nothing of a validator whose spot checks find no planted cheat.

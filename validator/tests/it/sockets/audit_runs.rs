@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use muster_audit::{RevealedNonceKey, replay};
+use muster_audit::{RevealedNonceKey, Verdict, replay};
 use muster_audit_runner::PlantedCheat;
 use muster_gateway::Settings as GatewaySettings;
 use muster_identity::Keypair;
@@ -15,6 +15,7 @@ use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::{Digest, ImageId, JobId, ValidatorKey};
 use muster_session_pool::Service;
 use muster_validator::config::TrustedMinerConfig;
+use muster_verdict_exchange::{Forgery, try_forgeries};
 use serde_json::{Value, json};
 
 use crate::sockets::audit_kills::hold_audits;
@@ -626,6 +627,20 @@ async fn tested(share_ppm: u32, planted: axum::Router) -> Value {
     let replayed = replay(&bundle).unwrap();
     assert_eq!(test["bundle"], replayed.bundle.to_string());
     assert_eq!(test["verdict"], replayed.verdict.name());
+    if replayed.verdict == Verdict::Convicted {
+        let trial = try_forgeries(&serde_json::from_str(&bundle).unwrap());
+        assert_eq!(trial.unforged, None, "adopters with the same scores follow it");
+        for (forgery, reason) in [
+            (Forgery::Tokens, "the own scores do not bear it out"),
+            (Forgery::ClosedWords, "have one that cannot be scored again"),
+            (Forgery::SkippedPositions, "253 have no answer"),
+            (Forgery::AskedTwice, "is not the first one to its own prompt"),
+            (Forgery::LateHeader, "not shown before their draw blocks"),
+        ] {
+            let refusal = trial.refusals[&forgery].as_deref().unwrap_or_default();
+            assert!(refusal.contains(reason), "{forgery}: {refusal}");
+        }
+    }
     let adopted = audited.world.get("/v0/audits").await;
     assert_eq!(adopted["audits"], json!([]), "no score sees a self-test");
     drop(audited.folder);

@@ -134,7 +134,7 @@ impl VerdictExchange {
                 Rescoring::Due
                 | Rescoring::Later(_)
                 | Rescoring::Unavailable(_)
-                | Rescoring::TooWeak
+                | Rescoring::TooWeak(_)
                 | Rescoring::Unwitnessed(_),
                 _,
             ) => {
@@ -147,7 +147,7 @@ impl VerdictExchange {
             Rescoring::Due
             | Rescoring::Later(_)
             | Rescoring::Unavailable(_)
-            | Rescoring::TooWeak
+            | Rescoring::TooWeak(_)
             | Rescoring::Unwitnessed(_) => {
                 let text = body.clone();
                 let replaying = tokio::task::spawn_blocking(move || replay(&text));

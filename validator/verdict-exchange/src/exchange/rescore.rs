@@ -1,12 +1,9 @@
 //! Rescoring: the own reference scores answers of a bundle again, and the verdict rests on these scores alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use muster_audit::{AnswerFinding, AuditBundle, Calibration, LinkState, OwnTest, RescorablePair};
-use muster_chain::Metagraph;
-use muster_process::error::Causes;
-use muster_protocol::{Digest, MinerKey};
-use muster_response_proof::BucketNumber;
+use muster_audit::{AnswerFinding, AuditBundle, PositionTally};
+use muster_protocol::Digest;
 use muster_store::StoreError;
 use muster_validator_store::{AuditOffer, OfferedVerdict};
 
@@ -15,14 +12,12 @@ use super::witness::HeaderWitnesses;
 use super::{Moment, READ_EVERY, RescoreTries, VerdictExchange};
 use crate::adoption_rule::Rescoring;
 use crate::conviction_life::oldest_bucket;
+use crate::own_judgement::{choose_answers, miners_of};
 use crate::rescore_budget::{CONTRADICTIONS_COUNT_FOR, is_paused};
 
 /// Times that references are started for one bundle, and blocks between two of them.
 const MOST_TRIES: u32 = 3;
 const TRY_EVERY: u64 = 25;
-
-/// The test of a bundle, and the answers that are scored for it.
-type ChosenAnswers = (OwnTest, Vec<RescorablePair>);
 
 impl VerdictExchange {
     /// How far the own reference is with a bundle that it has not scored.
@@ -94,7 +89,7 @@ impl VerdictExchange {
         // does not bear it out contradicts its author.
         let lacks_lists = witnesses.open + witnesses.unseen + witnesses.apart > 0;
         if chosen.is_empty() || (lacks_lists && !test.states_amply()) {
-            return Ok(self.explain_shortfall(moment, offer, &witnesses));
+            return Ok(self.explain_shortfall(moment, offer, &witnesses, test.tally()));
         }
         let digests: Vec<Digest> = chosen.iter().map(|pair| pair.digest).collect();
         self.budget.note(offer.author, self.deps.clock.now());
@@ -126,6 +121,7 @@ impl VerdictExchange {
         moment: &Moment,
         offer: &AuditOffer,
         witnesses: &HeaderWitnesses,
+        tally: PositionTally,
     ) -> Rescoring {
         let headers = witnesses.links.len();
         if witnesses.open > 0 {
@@ -155,7 +151,7 @@ impl VerdictExchange {
                 witnesses.apart
             ));
         }
-        Rescoring::TooWeak
+        Rescoring::TooWeak(tally)
     }
 
     fn note_failure(&mut self, moment: &Moment, offer: &AuditOffer, tries: u32, why: String) -> Rescoring {
@@ -171,42 +167,4 @@ impl VerdictExchange {
         noted.why.clone_from(&why);
         Rescoring::Later(why)
     }
-}
-
-/// The miners whose own prompts count: those of the bundle, and all others of their coldkey. An author that could choose
-/// among them would have more chances.
-fn miners_of(bundle: &AuditBundle, metagraph: &Metagraph) -> BTreeSet<MinerKey> {
-    let neurons = metagraph.neurons.iter();
-    let of_coldkey = neurons.filter(|neuron| neuron.coldkey == bundle.coldkey);
-    let registered = of_coldkey.map(|neuron| MinerKey(neuron.hotkey));
-    bundle.miners.iter().copied().chain(registered).collect()
-}
-
-/// The test of a bundle by the own calibration, and the answers to score. `links` states of each header whether its
-/// lists count. The error states why there is no test.
-fn choose_answers(
-    bundle: &AuditBundle,
-    own: &Calibration,
-    oldest: BucketNumber,
-    miners: &BTreeSet<MinerKey>,
-    links: &BTreeMap<Digest, LinkState>,
-) -> Result<ChosenAnswers, String> {
-    let judged = &bundle.calibration;
-    if (judged.model, judged.engine) != (own.model, own.engine)
-        || judged.reference_engine() != own.reference_engine()
-    {
-        return Err(
-            "it is about another engine, model or reference than this validator's calibration".to_owned(),
-        );
-    }
-    let state_of = |header: &Digest| links.get(header).copied().unwrap_or(LinkState::Unseen);
-    let (test, mut pairs) = OwnTest::new(bundle, own, oldest.0, miners, &state_of)
-        .map_err(|error| format!("it proves nothing: {}", Causes(&error)))?;
-    if test.alternatives() == 0 {
-        return Err("this validator's calibration of the model tests no alternative".to_owned());
-    }
-    let chosen = test.choose();
-    let chosen = chosen.iter().filter_map(|digest| pairs.remove(digest));
-    let chosen = chosen.collect();
-    Ok((test, chosen))
 }

@@ -166,9 +166,11 @@ impl VerdictExchange {
             .map(|header| header.bucket.0)
             .collect();
         let notes = self.ask_notes(moment, author, &buckets).await;
-        let mut before = None;
+        let mut before: Option<&ShownHeader> = None;
         for header in &headers {
-            let joins = before.is_some_and(|before| are_empty_between(before, header.bucket.0, &read));
+            let joins = before.is_some_and(|before| {
+                before.digest == header.previous && are_empty_between(before.bucket.0, header.bucket.0, &read)
+            });
             let state = match witness(header, &notes) {
                 HeaderWitness::Seen if joins => LinkState::Joined,
                 HeaderWitness::Seen => {
@@ -185,7 +187,7 @@ impl VerdictExchange {
                 }
             };
             found.links.insert(header.digest, state);
-            before = Some(header.bucket.0);
+            before = Some(header);
         }
         Ok(found)
     }

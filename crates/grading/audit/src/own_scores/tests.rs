@@ -97,6 +97,7 @@ fn test_of(tables: &[LikelihoodTable], stated: &[Option<CellCounts>]) -> OwnTest
 fn run_of(tables: &[LikelihoodTable], stated: &[Option<AnswerFinding>]) -> OwnTest {
     let position = |(at, finding): (usize, &Option<AnswerFinding>)| TestedPosition {
         starts_anew: at == 0,
+        is_answered: true,
         scorable: finding.is_some().then(|| (name(at), at as u64)),
         stated: likelihoods(finding.as_ref(), tables),
     };
@@ -450,6 +451,7 @@ fn statements_suffice_before_they_suffice_amply() {
         positions: (0..answers)
             .map(|at| TestedPosition {
                 starts_anew: at == 0,
+                is_answered: true,
                 scorable: Some((name(at), at as u64)),
                 stated: vec![2 * ONE],
             })

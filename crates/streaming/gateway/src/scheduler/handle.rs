@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use muster_openai::OpenAiError;
-use muster_protocol::{Digest, JobId};
+use muster_protocol::{Digest, JobId, Timestamp};
 use muster_response_proof::SessionId;
 use muster_session_pool::{Event, RequestNumber, SessionNumber};
 use tokio::sync::{mpsc, oneshot};
@@ -19,7 +19,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// A command to the scheduler.
 pub(crate) enum SchedulerCommand {
-    /// Queue a request for a session of the pool, or for this one only, which takes it now or not at all.
+    /// Queue a request for a session of the pool, or for this one only.
     Enqueue {
         pool: usize,
         request: RequestNumber,
@@ -35,6 +35,8 @@ pub(crate) enum SchedulerCommand {
     ListLiveSessions(oneshot::Sender<Vec<Arc<SealedSession>>>),
     /// Drain the session that this job runs.
     DrainSession(JobId),
+    /// Keep a session until this time if clients use it, and reply whether they do.
+    HoldSession(SessionId, Timestamp, oneshot::Sender<bool>),
 }
 
 /// Sends commands to the scheduler. Clones reach the same one.
@@ -104,6 +106,13 @@ impl SchedulerHandle {
         let (reply, listed) = oneshot::channel();
         self.send(SchedulerCommand::ListLiveSessions(reply));
         listed.await.unwrap_or_default()
+    }
+
+    /// Keeps a session until this time if clients use it. Returns whether they do.
+    pub(crate) async fn hold_session(&self, session: SessionId, until: Timestamp) -> bool {
+        let (reply, held) = oneshot::channel();
+        self.send(SchedulerCommand::HoldSession(session, until, reply));
+        held.await.unwrap_or(false)
     }
 
     /// Drains the session that this job runs, if it is live.

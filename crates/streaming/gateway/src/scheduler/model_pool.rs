@@ -121,7 +121,7 @@ impl ModelPool {
             starting: counts.starting,
             live: counts.live,
             draining: counts.draining,
-            waiting: counts.waiting,
+            waiting: counts.waiting + counts.bound,
             serving: counts.serving,
             trouble: self.pool.last_failure().to_owned(),
             sessions: lines
@@ -143,6 +143,7 @@ impl ModelPool {
             live,
             draining,
             waiting,
+            bound,
             serving,
         } = self.pool.counts();
         let model = &self.service.model;
@@ -151,7 +152,7 @@ impl ModelPool {
             metrics::gauge!("muster_gateway_sessions", "model" => model.clone(), "state" => state)
                 .set(number);
         }
-        for (state, number) in [("waiting", waiting), ("served", serving)] {
+        for (state, number) in [("waiting", waiting + bound), ("served", serving)] {
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             metrics::gauge!("muster_gateway_requests", "model" => model.clone(), "state" => state)
                 .set(number);

@@ -21,15 +21,17 @@ pub enum Event {
         /// The client's pseudonym; clients take turns by it.
         user: Digest,
     },
-    /// A request has arrived that only this session may serve, and only if it has a place now.
+    /// A request has arrived that only this session may serve. It gets the next free place there.
     ArrivedFor {
         /// The number that the gateway gave to the request.
         request: RequestNumber,
         /// The client's pseudonym.
         user: Digest,
-        /// The session.
+        /// The session that alone may serve it.
         session: SessionNumber,
     },
+    /// The session is wanted until this time: it is not closed before because nobody uses it.
+    Hold(SessionNumber, Timestamp),
     /// The client has gone, whether its request was waiting or being served.
     Left(RequestNumber),
     /// The first byte of the answer is on its way to the client.
@@ -128,6 +130,7 @@ impl Event {
             | Self::Unusable(..)
             | Self::Died(_)
             | Self::Health(..)
+            | Self::Hold(..)
             | Self::Drain(_)
             | Self::Stop
             | Self::Tick => None,
@@ -147,6 +150,7 @@ impl Event {
             | Self::Ready(..)
             | Self::Unusable(..)
             | Self::Health(..)
+            | Self::Hold(..)
             | Self::Drain(_)
             | Self::Stop
             | Self::Tick => None,

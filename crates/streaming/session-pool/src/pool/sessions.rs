@@ -21,6 +21,8 @@ pub(super) struct PooledSession {
     pub(super) active: BTreeSet<RequestNumber>,
     /// When a request was last assigned to it or left it.
     pub(super) used: Timestamp,
+    /// Until when it is wanted, although nobody uses it.
+    pub(super) held_until: Timestamp,
     /// When a request last failed on it before its first byte; `None` once a later answer has begun.
     pub(super) failed: Option<Timestamp>,
     /// Health checks that it has failed one after another.
@@ -117,6 +119,12 @@ impl SessionPool {
         }
     }
 
+    pub(super) fn hold(&mut self, number: SessionNumber, until: Timestamp) {
+        if let Some(session) = self.sessions.get_mut(&number) {
+            session.held_until = session.held_until.max(until);
+        }
+    }
+
     pub(super) fn drain(&mut self, number: SessionNumber, now: Timestamp) {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
@@ -168,7 +176,8 @@ impl SessionPool {
             if let SessionPhase::Live { until } = session.phase {
                 let ends_soon = now >= earlier(until, self.limits.replace);
                 let must_drain = now >= earlier(until, self.limits.drain);
-                let is_idle = session.active.is_empty() && now >= session.used.plus(self.limits.idle);
+                let idle_end = session.idle_end(&self.limits).max(session.held_until);
+                let is_idle = session.active.is_empty() && now >= idle_end;
                 let is_replaced = ends_soon && has_replacement && !session.is_replacement;
                 if self.is_stopping || must_drain || is_replaced {
                     session.phase = SessionPhase::Draining { until };
@@ -240,6 +249,7 @@ impl SessionPool {
                 phase: SessionPhase::Starting,
                 active: BTreeSet::new(),
                 used: now,
+                held_until: now,
                 failed: None,
                 misses: 0,
                 is_replacement,
@@ -255,6 +265,11 @@ impl PooledSession {
             SessionPhase::Live { .. } => true,
             SessionPhase::Starting | SessionPhase::Draining { .. } => false,
         }
+    }
+
+    /// When it is closed if nobody uses it until then.
+    pub(super) fn idle_end(&self, limits: &Limits) -> Timestamp {
+        self.used.plus(limits.idle)
     }
 
     /// When it gets requests again after the last failure.

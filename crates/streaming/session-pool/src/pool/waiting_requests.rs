@@ -12,6 +12,8 @@ use crate::queue::QueueFull;
 #[derive(Clone, Debug)]
 pub(super) struct PooledRequest {
     user: Digest,
+    /// The session that alone may serve it; `None` if any may.
+    only: Option<SessionNumber>,
     pub(super) position: RequestPosition,
     /// Sessions that it was assigned to until now.
     tries: u32,
@@ -65,6 +67,7 @@ impl SessionPool {
             request,
             PooledRequest {
                 user,
+                only: None,
                 position: RequestPosition::Waiting { since: now },
                 tries: 0,
                 arrived: now,
@@ -72,44 +75,67 @@ impl SessionPool {
         );
     }
 
-    /// Gives a request to its session, or refuses it: no other one may serve it, and it takes no place from those that
-    /// wait.
+    /// Has a request wait for the next free place of its session, which does not count as used by it; or refuses it.
     pub(super) fn add_bound_request(
         &mut self,
         request: RequestNumber,
         user: Digest,
-        number: SessionNumber,
+        session: SessionNumber,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
         if self.requests.contains_key(&request) {
             return;
         }
-        let session = self.sessions.get_mut(&number);
-        let free = session.filter(|session| session.has_free_place(now, &self.limits) && !self.is_stopping);
-        let Some(session) = free else {
-            let error = OpenAiError::QueueFull {
-                message: "the session has no place now".to_owned(),
-                retry_after: self.limits.backoff,
-            };
+        if self.bound.len() >= self.limits.queue || !self.serves_bound(session) {
+            let error = OpenAiError::UpstreamFailed("the session takes no requests".to_owned());
             effects.push(Effect::Refuse(request, error));
             return;
-        };
-        session.active.insert(request);
-        session.used = now;
+        }
+        self.bound.push_back(request);
         self.requests.insert(
             request,
             PooledRequest {
                 user,
-                position: RequestPosition::Assigned {
-                    session: number,
-                    has_begun: false,
-                },
+                only: Some(session),
+                position: RequestPosition::Waiting { since: now },
+                // No other session may serve it.
                 tries: self.limits.max_tries,
                 arrived: now,
             },
         );
-        effects.push(Effect::Route(request, number));
+    }
+
+    fn serves_bound(&self, session: SessionNumber) -> bool {
+        !self.is_stopping && self.is_live(session)
+    }
+
+    /// Gives free places to the requests that wait for one session, and refuses those whose session is gone.
+    pub(super) fn assign_bound(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for request in std::mem::take(&mut self.bound) {
+            let Some(number) = self.requests.get(&request).and_then(|known| known.only) else {
+                continue;
+            };
+            if !self.serves_bound(number) {
+                self.requests.remove(&request);
+                let error = OpenAiError::UpstreamFailed("the session takes no requests any more".to_owned());
+                effects.push(Effect::Refuse(request, error));
+                continue;
+            }
+            let session = self.sessions.get_mut(&number);
+            let free = session.filter(|session| session.has_free_place(now, &self.limits));
+            match (free, self.requests.get_mut(&request)) {
+                (Some(session), Some(known)) => {
+                    session.active.insert(request);
+                    known.position = RequestPosition::Assigned {
+                        session: number,
+                        has_begun: false,
+                    };
+                    effects.push(Effect::Route(request, number));
+                }
+                (_, _) => self.bound.push_back(request),
+            }
+        }
     }
 
     pub(super) fn remove_request(&mut self, request: RequestNumber, now: Timestamp) {
@@ -117,10 +143,22 @@ impl SessionPool {
             return;
         };
         match known.position {
-            RequestPosition::Waiting { .. } => {
-                self.queue.leave(&known.user, &request);
+            RequestPosition::Waiting { .. } => self.leave_queue(&known, request),
+            RequestPosition::Assigned { session, .. } if known.only.is_some() => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.active.remove(&request);
+                }
             }
             RequestPosition::Assigned { session, .. } => self.release(session, request, now),
+        }
+    }
+
+    fn leave_queue(&mut self, known: &PooledRequest, request: RequestNumber) {
+        match known.only {
+            Some(_) => self.bound.retain(|waiting| *waiting != request),
+            None => {
+                self.queue.leave(&known.user, &request);
+            }
         }
     }
 
@@ -197,11 +235,12 @@ impl SessionPool {
             .requests
             .iter()
             .filter(|(_, request)| is_overdue(request))
-            .map(|(number, request)| (*number, request.user, request.arrived))
+            .map(|(number, request)| (*number, request.clone()))
             .collect();
-        for (request, user, arrived) in overdue {
-            self.queue.leave(&user, &request);
+        for (request, known) in overdue {
+            self.leave_queue(&known, request);
             self.requests.remove(&request);
+            let arrived = known.arrived;
             let waited = now.since(arrived).as_secs();
             let reason = if self.is_stopping {
                 "the gateway is stopping".to_owned()
@@ -213,7 +252,14 @@ impl SessionPool {
                     self.last_failure
                 )
             };
-            effects.push(Effect::Refuse(request, self.unavailable(&reason)));
+            let error = match known.only {
+                None => self.unavailable(&reason),
+                Some(_) => OpenAiError::QueueFull {
+                    message: reason,
+                    retry_after: self.limits.backoff,
+                },
+            };
+            effects.push(Effect::Refuse(request, error));
         }
     }
 

@@ -233,10 +233,13 @@ fn check_invariants(world: &PoolModel, pool: &SessionPool, limits: &Limits, now:
     };
     let waiting = of(|place| *place == RequestState::Waiting);
     let serving = of(|place| matches!(place, RequestState::With(..)));
-    if waiting + serving != counts.waiting + counts.serving {
+    if waiting + serving != counts.waiting + counts.bound + counts.serving {
         return Err(format!(
             "no request is lost: {waiting} wait and {serving} are served, the pool knows {counts:?}"
         ));
+    }
+    if counts.bound > limits.queue {
+        return Err(format!("requests for one session are bounded: {counts:?}"));
     }
     if counts.waiting > limits.queue + limits.max * limits.per_session + limits.per_session {
         return Err(format!("the queue is bounded: {counts:?}"));
@@ -252,7 +255,7 @@ fn check_invariants(world: &PoolModel, pool: &SessionPool, limits: &Limits, now:
     {
         return Err(format!("nothing idles while somebody waits: {counts:?}"));
     }
-    if counts.waiting > 0 && pool.wake(at(now)).is_none() {
+    if counts.waiting + counts.bound > 0 && pool.wake(at(now)).is_none() {
         return Err(format!("a request that waits is looked at again: {counts:?}"));
     }
     let nobody_comes = counts.starting + counts.live == 0 && counts.waiting > 0;

@@ -79,27 +79,64 @@ fn a_request_for_one_session_takes_a_free_place_there_and_no_other() {
         user: user(7),
         session: SessionNumber(session),
     };
-    let refuses = |effects: &[Effect]| matches!(effects, [Effect::Refuse(_, OpenAiError::QueueFull { .. })]);
+    let refuses = |effects: &[Effect]| matches!(effects, [Effect::Refuse(..)]);
     assert_eq!(pool.apply(bound(1, 1), at(2)), [route(1, 1)]);
     assert_eq!(pool.apply(bound(2, 1), at(2)), [route(2, 1)]);
-    assert!(refuses(&pool.apply(bound(3, 1), at(2))), "two are its places");
     assert!(
         refuses(&pool.apply(bound(4, 9), at(2))),
         "there is no such session"
     );
-    assert_eq!(pool.counts().serving, 2);
+    assert_eq!(pool.apply(bound(3, 1), at(2)), [], "two are its places");
+    assert_eq!(
+        pool.apply(Event::Served(RequestNumber(1), SessionNumber(1)), at(3)),
+        [route(3, 1)]
+    );
+    // It goes before those that any session may serve, which have waited longer.
+    for request in 5..9 {
+        pool.apply(arrived(request, 1), at(4));
+    }
+    assert_eq!(pool.apply(bound(9, 1), at(5)), []);
+    assert_eq!(
+        pool.apply(Event::Served(RequestNumber(2), SessionNumber(1)), at(6)),
+        [route(9, 1)]
+    );
     // Its session fails: nobody else serves it.
-    let failed = pool.apply(Event::Failed(RequestNumber(1), SessionNumber(1)), at(3));
+    let failed = pool.apply(Event::Failed(RequestNumber(9), SessionNumber(1)), at(7));
     assert!(
-        matches!(failed[..], [Effect::Refuse(RequestNumber(1), _)]),
+        failed
+            .iter()
+            .any(|effect| matches!(effect, Effect::Refuse(RequestNumber(9), _))),
         "{failed:?}"
     );
-    assert!(refuses(&pool.apply(bound(5, 1), at(3))), "it rests");
+    assert_eq!(pool.apply(bound(10, 1), at(7)), [], "it rests");
+    let drained = pool.apply(Event::Drain(SessionNumber(1)), at(7));
+    assert!(refuses(&drained), "{drained:?}");
+    assert_eq!(pool.apply(Event::Left(RequestNumber(10)), at(7)), []);
+}
+
+#[test]
+fn a_session_that_is_held_is_not_closed_as_idle_and_own_requests_do_not_count_as_its_use() {
+    let mut pool = SessionPool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    pool.apply(Event::Ready(SessionNumber(0), at(10_000)), at(1));
+    pool.apply(Event::Served(RequestNumber(1), SessionNumber(0)), at(2));
+    assert!(pool.is_used(SessionNumber(0), at(101)));
+    pool.apply(Event::Hold(SessionNumber(0), at(300)), at(50));
+    assert_eq!(pool.apply(Event::Tick, at(102)), [], "it is held");
+    assert!(!pool.is_used(SessionNumber(0), at(102)) && pool.is_live(SessionNumber(0)));
+    assert_eq!(pool.wake(at(102)), Some(at(300)));
+    let bound = Event::ArrivedFor {
+        request: RequestNumber(2),
+        user: user(7),
+        session: SessionNumber(0),
+    };
+    assert_eq!(pool.apply(bound, at(290)), [route(2, 0)]);
+    assert_eq!(pool.apply(Event::Tick, at(300)), [], "it serves");
+    let closed = Effect::Close(SessionNumber(0), CloseReason::Idle);
     assert_eq!(
-        pool.apply(Event::Served(RequestNumber(2), SessionNumber(1)), at(4)),
-        []
+        pool.apply(Event::Served(RequestNumber(2), SessionNumber(0)), at(310)),
+        [closed]
     );
-    assert_eq!(pool.counts().serving, 0);
 }
 
 #[test]

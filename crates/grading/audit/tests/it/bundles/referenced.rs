@@ -160,6 +160,34 @@ fn an_own_prompt_without_a_seed_has_no_margins() {
 }
 
 #[test]
+fn an_own_prompt_names_the_seed_of_its_position_and_no_field_twice() {
+    let with = |blank: &'static str| {
+        let mut world = world(1);
+        world.blank = blank;
+        replay(&world.bundle(&given(12, Prompt::Canary, |_| true)).to_text())
+    };
+    assert_eq!(with(r#""seed":null"#).unwrap().verdict, Verdict::Convicted);
+    for chosen in [
+        r#""seed":null,"seed":1234"#,
+        r#""seed":1234,"seed":null"#,
+        r#""more":{"seed":null},"seed":1234"#,
+        r#""seed":null,"\u0073eed":1234"#,
+    ] {
+        let refused = with(chosen).unwrap_err();
+        assert!(
+            matches!(refused, ReplayError::Canary { sequence: 0, .. }),
+            "{chosen}: {refused:?}"
+        );
+    }
+    // One that was written into the list may have been looked for.
+    let refused = with(r#""seed":1234"#).unwrap_err();
+    assert!(
+        matches!(refused, ReplayError::Seed { sequence: 0, .. }),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn a_seed_is_a_number_for_which_the_engine_draws_nothing_by_itself() {
     let seed = |engine: SamplerEngine, request: &str| engine.seed_in(&serde_json::from_str(request).unwrap());
     let (llama_cpp, vllm) = (SamplerEngine::LlamaCpp, SamplerEngine::Vllm);
@@ -254,7 +282,8 @@ fn no_changed_byte_of_a_bundle_or_calibration_ends_the_replay_otherwise_than_by_
     let letters = br#"0123456789",:[]{}-aeE"#;
     let mut read = 0;
     for _ in 0..seeds.unwrap_or(48_u32) {
-        for whole in [text.to_owned(), bundle.calibration.to_text()] {
+        let newest = include_str!("../../../../../../tests/vectors/audit-bundle-5.json").to_owned();
+        for whole in [text.to_owned(), newest, bundle.calibration.to_text()] {
             let mut changed = whole.into_bytes();
             for _ in 0..=numbers.below(3) {
                 let at = numbers.below(changed.len());

@@ -8,7 +8,7 @@ use muster_audit::{
 };
 use muster_identity::Keypair;
 use muster_protocol::{Digest, MinerKey};
-use muster_response_proof::{BucketHeader, Envelope, RequestNonce, ResponseProof, seal};
+use muster_response_proof::{BucketHeader, Envelope, RequestNonce, ResponseProof, StreamEnd, seal};
 
 use crate::bundles::referenced;
 use crate::bundles::support::{COMMITTED, Prompt, World, digest_of, given, make_false};
@@ -324,6 +324,21 @@ fn a_position_is_asked_once_in_the_session_that_its_head_names_with_the_nonce_of
         matches!(found, ReplayError::Canary { sequence: 0, .. }),
         "{found:?}"
     );
+    // The head names another miner of the coldkey.
+    let mut head = world.head(&world.canaries(12));
+    head.miner = MinerKey(world.coldkey.hotkey());
+    let mut of_another = world.bundle(&given(12, Prompt::Canary, |_| true));
+    of_another.commitments = vec![world.commit(COMMITTED, &head).0];
+    for answer in &mut of_another.sessions[0].answers {
+        if let Origin::Canary(opened) = &mut answer.origin {
+            opened.list = Some(head.digest());
+        }
+    }
+    let found = replay(&of_another.to_text()).unwrap_err();
+    assert!(
+        matches!(found, ReplayError::Canary { sequence: 0, .. }),
+        "{found:?}"
+    );
     // The session answered position 3 before, outside of the log.
     let mut again = World::new("int4", 1);
     again.has_others = true;
@@ -362,6 +377,12 @@ fn every_position_counts_and_the_evidence_begins_anew_where_headers_are_missing(
     }
     assert_eq!(adoption(&closed).positions, 12);
     assert!(!adoption(&closed).convicts);
+    // Its author left where it liked.
+    let mut left = World::new("int4", 1);
+    left.opens_words = true;
+    left.alter_proof = |_, proof| proof.end = StreamEnd::ClientGone;
+    let left = adoption(&left.bundle(&given(12, Prompt::Canary, |_| true)));
+    assert_eq!((left.positions, left.chosen, left.convicts), (12, 0, false));
     // A sealed list of the same miner may have any number of them.
     let head = world.head(&world.canaries(12));
     let mut sealed = bundle;

@@ -116,6 +116,8 @@ pub(crate) struct World {
     pub(crate) repeats_salt: bool,
     /// Whether nonces follow from keys that the bundle shows.
     pub(crate) has_nonce_keys: bool,
+    /// The text that stands for the seed in requests of own prompts, if they name one.
+    pub(crate) blank: &'static str,
     /// The position of the list that the session was asked before all others, outside of the log. Needs `has_others`.
     pub(crate) asks_before: Option<u64>,
     /// Changes the proof of the answer with this number before it is signed.
@@ -145,6 +147,7 @@ impl World {
             is_third_format: false,
             repeats_salt: false,
             has_nonce_keys: false,
+            blank: r#""seed":null"#,
             asks_before: None,
             alter_proof: |_, _| {},
             alter_own: |_, _| {},
@@ -278,7 +281,8 @@ impl World {
 
     /// The list of own prompts of a bundle with so many answers.
     pub(crate) fn canaries(&self, count: usize) -> CanaryList {
-        canaries(count, self.has_seeds, self.repeats_salt, self.is_third_format)
+        let blank = (!self.is_third_format).then_some(self.blank);
+        canaries(count, self.has_seeds, self.repeats_salt, blank)
     }
 
     /// The head of a list, all of whose prompts are asked of the world's session.
@@ -317,7 +321,7 @@ impl World {
     /// The bundle with more headers: before its list one with a list of another miner, behind it one with a list that
     /// was never asked, and after that a list of the same miner that is hidden, and one more of another miner.
     pub(crate) fn with_more_headers(&self, mut bundle: AuditBundle) -> AuditBundle {
-        let mut head = self.head(&canaries(3, false, false, false));
+        let mut head = self.head(&canaries(3, false, false, None));
         head.salt = [8; 32];
         let mut foreign = head.clone();
         foreign.miner = MinerKey(self.validator.hotkey());
@@ -624,20 +628,20 @@ fn leaf(answer: &AnswerEvidence) -> Digest {
     .hash()
 }
 
-fn canaries(count: usize, has_seeds: bool, repeats_salt: bool, names_seeds: bool) -> CanaryList {
-    let seed = |number: usize| match names_seeds {
-        true => number.to_string(),
-        false => "null".to_owned(),
+/// `blank` stands for the seed; without one each request names a seed of its own.
+fn canaries(count: usize, has_seeds: bool, repeats_salt: bool, blank: Option<&str>) -> CanaryList {
+    let seed = |number: usize| match blank {
+        None => format!("\"seed\":{number}"),
+        Some(blank) => blank.to_owned(),
     };
     let canary = |number: usize| Canary {
         salt: *Digest::of(&(if repeats_salt { 0 } else { number }).to_be_bytes()).as_bytes(),
         request: match has_seeds {
             false => format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true}}").into_bytes(),
-            true => format!(
-                "{{\"prompt\":\"canary {number}\",\"return_token_ids\":true,\"seed\":{}}}",
-                seed(number)
-            )
-            .into_bytes(),
+            true => {
+                let seed = seed(number);
+                format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true,{seed}}}").into_bytes()
+            }
         },
     };
     CanaryList::new((0..count).map(canary).collect())
