@@ -62,6 +62,11 @@ async fn judge(state: &Arc<RunnerState>, mut test: SelfTest, miner: MinerKey) ->
         }
         CollectedEvidence::Stopped => return Ok(()),
     };
+    conclude(state, test, text).await
+}
+
+/// Ends a test by the verdict of its bundle.
+async fn conclude(state: &RunnerState, mut test: SelfTest, text: String) -> Result<(), StoreError> {
     // Signatures and resampling take seconds.
     let replaying = tokio::task::spawn_blocking(move || (judge_text(&text), text));
     let Ok((judged, text)) = replaying.await else {
