@@ -1,13 +1,14 @@
 //! The parsers of peers' and users' bytes, each with the property that must hold besides not panicking.
 
 use std::convert::Infallible;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body_util::{BodyExt as _, Full};
-use muster_audit::Calibration;
 use muster_audit::own_prompts::{RequestForm, read_authored};
+use muster_audit::{Calibration, OwnPromptKey};
 use muster_checkpoints::CheckpointManifest;
 use muster_checkpoints::manifest::DOMAIN;
 use muster_facilitator_core::list_page::PageQuery;
@@ -20,6 +21,7 @@ use muster_http::addresses::AddressRules;
 use muster_http::event_stream::LineSplitter;
 use muster_http::http1::client::{Dial, Http1Client};
 use muster_http::range::{ContentRange, RequestedRange};
+use muster_identity::Keypair;
 use muster_job_data::job_url::Target as JobUrl;
 use muster_job_metrics::progress_line;
 use muster_openai::read_fields::FRAME_BYTES;
@@ -27,11 +29,12 @@ use muster_openai::text::TextDigest;
 use muster_openai::{BodyKind, FieldBounds, FieldReader, TokenBounds, TokenMeter};
 use muster_process::Tasks;
 use muster_protocol::job::MAX_METRICS;
-use muster_protocol::{Hotkey, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::answer_proof::{AnswerProof, OwnTranscript, check_answer};
 use muster_response_proof::comment::CommentScanner;
 use muster_response_proof::{
-    Attestation, AuditAppeal, BucketHeader, Envelope, GatewayToken, ResponseProof, Sealable, SessionClose,
+    Attestation, AuditAppeal, BucketHeader, BucketNumber, Envelope, GatewayToken, ResponseProof, Sealable,
+    SessionClose,
 };
 use muster_scoring::ScoringSnapshot;
 use muster_scoring::capacity_statements::{CapacityEvidence, StatementContext};
@@ -86,6 +89,7 @@ pub fn all() -> Vec<(&'static str, Target)> {
         ("audit_self_test", Box::new(envelope::<SelfTestStatement>)),
         ("audit_bundle", text(audit_bundle)),
         ("request_form", Box::new(request_form)),
+        ("own_request", Box::new(own_request)),
         ("written_prompt", Box::new(written_prompt)),
         ("answer_proof", Box::new(answer_proof)),
         ("whitelist", Box::new(whitelist)),
@@ -275,7 +279,36 @@ fn audit_bundle(input: &str) {
 fn request_form(data: &[u8]) {
     if let Some(form) = RequestForm::read(data, false) {
         let text = serde_json::to_string(&form).expect("a form has a JSON text");
+        let _ = form.is_measured();
         assert_eq!(serde_json::from_str::<RequestForm>(&text).ok(), Some(form));
+    }
+}
+
+/// The seed of a position takes the place of a blank, and nothing else of the request changes.
+fn own_request(data: &[u8]) {
+    let header = BucketHeader {
+        genesis: Digest::of(b"genesis"),
+        netuid: 1,
+        validator: ValidatorKey(Hotkey::from_bytes([1; 32])),
+        bucket: BucketNumber(1),
+        answers: 0,
+        root: Digest::of(b""),
+        previous: Digest::of(b""),
+        shares: 0,
+        share_root: Digest::of(b""),
+        canaries: Digest::of(b""),
+    };
+    static KEY: OnceLock<OwnPromptKey> = OnceLock::new();
+    let key = KEY
+        .get_or_init(|| OwnPromptKey::prove(&Keypair::from_seed([1; 32]), &header, &Digest::of(b"block")).0);
+    if let Some(filled) = key.fill_seed(data, &Digest::of(b"list"), 0) {
+        let same = data
+            .iter()
+            .zip(&filled)
+            .take_while(|(one, other)| one == other)
+            .count();
+        assert!(data.get(same..).is_some_and(|rest| rest.starts_with(b"null")));
+        assert!(filled.ends_with(data.get(same + 4..).unwrap_or_default()));
     }
 }
 

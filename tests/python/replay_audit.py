@@ -254,7 +254,7 @@ def origin_shape(value):
 
 CALIBRATION = fields({
     "format": ANY_TEXT, "statistic": one_of("margin", "surprise"), "model": raw, "engine": raw, "arguments": raw,
-    "machines": listed(fields({"machine": text_of(256), "gpu": text_of(256), "answers": listed(cells)}), 64),
+    "machines": listed(fields({"machine": text_of(256), "gpu": text_of(256), "answers": listed(cells)}, {"class": maybe(text_of(256))}), 64),
     "alternatives": listed(fields({"name": text_of(256), "answers": listed(cells)}), 16),
 }, {
     "reference": maybe(fields({"engine": raw, "arguments": raw})),
@@ -523,6 +523,29 @@ def own_runs(bundle, lists, answered):
     return runs
 
 
+# Fields of a request that choose no token, and those that choose none at a number.
+FREE = (
+    "model", "messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options", "seed", "return_token_ids",
+    "logprobs", "top_logprobs", "user",
+)
+NEUTRAL = {"n": 1, "top_p": 1, "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0}
+
+
+def is_measured(request):
+    """Whether a request leaves its answers like those of a calibration."""
+    asked = read_fields(request)
+    if asked is None:
+        return False
+    for name, value in asked.items():
+        if value is None or name in FREE:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if not 0.3 <= value <= 1 if name == "temperature" else value != NEUTRAL.get(name):
+            return False
+    return True
+
+
 def own_cells(given, cells):
     """The cells by the first reference of an answer to an own prompt that others can score again, or None."""
     words = given.get("words")
@@ -638,18 +661,36 @@ def asked_by(canary, block_hash, p, seen):
     return own
 
 
-def is_seeded(request, own_key, numbered):
-    """Whether a request names the seed of its position and no other one, and no field twice."""
-    seed = int.from_bytes(hmac.digest(own_key, b"muster/own-seed/1" + numbered, "sha256")[:4], "big") >> 1
+def read_fields(request):
+    """The fields of a request, or None if it is no JSON object whose fields have different names."""
     try:
-        pairs = json.loads(request, object_pairs_hook=list)
-    except ValueError:
-        return False
-    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
-        return False
-    named = [value for name, value in pairs if name == "seed"]
-    once = len({name for name, _ in pairs}) == len(pairs)
-    return once and len(named) == 1 and isinstance(named[0], int) and not isinstance(named[0], bool) and named[0] == seed
+        text = request.decode("utf-8")
+        pairs = json.loads(text, object_pairs_hook=Pairs, parse_int=finite, parse_float=finite, parse_constant=finite)
+        text.encode("utf-8"), json.dumps(pairs, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError, Refused):
+        return None
+    return dict(pairs) if isinstance(pairs, Pairs) and len({name for name, _ in pairs}) == len(pairs) else None
+
+
+class Pairs(list):
+    """The fields of an object, in their order."""
+
+
+def finite(text):
+    require(math.isfinite(float(text)), "a number that is too large")
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def names_no_seed(request):
+    fields = read_fields(request)
+    return fields is not None and fields.get("seed") is None
+
+
+def is_seeded(request, own_key, numbered):
+    """Whether a request names the seed of its position and no other one."""
+    seed = int.from_bytes(hmac.digest(own_key, b"muster/own-seed/1" + numbered, "sha256")[:4], "big") >> 1
+    named = (read_fields(request) or {}).get("seed")
+    return isinstance(named, int) and not isinstance(named, bool) and named == seed
 
 
 def check_origin(bundle, given, h, p, lists, seen, repeated, miner):
@@ -676,7 +717,10 @@ def check_origin(bundle, given, h, p, lists, seen, repeated, miner):
         p["position"] = place
         if bundle["calibration"].get("sampler"):
             blank, request = request, filled(request, own_key, numbered)
-            require(request == blank or is_seeded(request, own_key, numbered), "a prompt with another seed than its position's")
+        else:
+            blank = request
+        fits = names_no_seed(request) if request == blank else is_seeded(request, own_key, numbered)
+        require(fits, "a prompt with another seed than its position's")
         nonce = hmac.digest(own_key, b"muster/own-gateway-nonce/1" + numbered, "sha256")
         named = p["attestation"] == raw(head["session"]) and miner == key(head["miner"]) and canary["length"] == head["length"]
         require(named and p["nonce"] == nonce and not repeated, "a prompt of another session or nonce, or one that was asked before")
@@ -985,7 +1029,9 @@ def replay(text, draws):
         other = Calibration(bundle["unseeded"])
         without_seed = test(unseeded, other.plain if other.level > 0 else [])
     answered = {
-        p["position"]: own_cells(given, scores(given, p, nonce, bundle["calibration"])) if p["end"] == COMPLETED else None
+        p["position"]: own_cells(given, scores(given, p, nonce, bundle["calibration"]))
+        if p["end"] == COMPLETED and is_measured(p["request"])
+        else None
         for _, given, p, _, nonce, _, _ in logged
         if p["position"] is not None
     }

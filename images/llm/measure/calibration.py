@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """A calibration of spot checks from real answers: honest engines as machines, cheaper ones as alternatives.
 
-    python3 calibration.py MUSTER_LLM MODEL OUT ANSWERS [--every] [NAME=FOLDER ...]
+    python3 calibration.py MUSTER_LLM MODEL OUT ANSWERS [--every] [--class=CLASS] [NAME=FOLDER ...]
 
 Every engine answers ANSWERS prompts of its own, in turns at temperature 1 and 0.3; the reference (f32) scores them. OUT gets the text
 of docs/audit-bundle.md, "Calibration": one row of counts for each answer, by entropy and by margin. OUT.surprise gets the same answers as
 they look without a seed, those of temperature 1. Each FOLDER is a model of train/skip.py or train/train.py, each NAME its alternative. With `--every` come the
-engines that are nearer to the honest ones, a wrong seed and a wrong temperature. All engines run on one machine, which takes the place of
+engines that are nearer to the honest ones, a wrong seed and a wrong temperature. CLASS is the executor class of this machine, which the
+calibration then states. All engines run on one machine, which takes the place of
 several: a calibration that counts against miners comes from several machines.
 """
 
@@ -60,6 +61,9 @@ def cell(token, statistic):
         return entropy * 9 + 8
     return entropy * 9 + sum(math.ceil(number * 1_000_000) > edge for edge in MARGINS)
 
+# The executor class of this machine, if it was given.
+CLASS = {"class": argument.removeprefix("--class=") for argument in sys.argv if argument.startswith("--class=")}
+
 
 def row(tokens, statistic):
     """The counts of one answer: cell, count, cell, count, in rising order of cells."""
@@ -83,14 +87,14 @@ def write(out, statistic, digest, machines, alternatives):
     calibration = {
         "format": "muster/audit-calibration/1", "statistic": statistic, "model": digest if digest.startswith("sha256:") else "sha256:" + digest,
         "engine": zeros, "arguments": zeros,
-        "machines": [{"machine": name, "gpu": gpu, "answers": answers[statistic]} for name, gpu, answers in machines],
+        "machines": [{"machine": name, "gpu": gpu, "answers": answers[statistic]} | CLASS for name, gpu, answers in machines],
         "alternatives": [{"name": name, "answers": answers[statistic]} for name, answers in alternatives],
     }
     out.write_text(json.dumps(calibration, sort_keys=True, separators=(",", ":")))
 
 
 def main():
-    given = [argument for argument in sys.argv[1:] if argument != "--every"]
+    given = [argument for argument in sys.argv[1:] if argument != "--every" and not argument.startswith("--class=")]
     model, out, count = given[1], pathlib.Path(given[2]), int(given[3])
     others = dict(pair.split("=", 1) for pair in given[4:])
     seed = iter(range(0, 10_000_000, 100_000))

@@ -10,4 +10,5 @@ mod machine;
 mod miners;
 mod outside_users;
 mod receipt_pages;
+mod replays;
 mod support;

@@ -20,6 +20,22 @@ pub(crate) fn miners_of(bundle: &AuditBundle, metagraph: &Metagraph) -> BTreeSet
     bundle.miners.iter().copied().chain(registered).collect()
 }
 
+/// Why a calibration says nothing about machines of these executor classes, which the accused miners have proven here;
+/// `None` if it does. One that states no classes is taken to be about all.
+pub(crate) fn unmeasured_classes(own: &Calibration, proven: &BTreeSet<String>) -> Option<String> {
+    let measured: BTreeSet<&String> = own.machines.iter().filter_map(|run| run.class.as_ref()).collect();
+    if measured.is_empty() {
+        return None;
+    }
+    if proven.is_empty() {
+        return Some("this validator has proven no executor of the accused miners".to_owned());
+    }
+    let missing = proven.iter().find(|class| !measured.contains(class))?;
+    Some(format!(
+        "this validator's calibration has no machine of the class {missing}, of which the accused miners have executors"
+    ))
+}
+
 /// The test of a bundle by the own calibration, and the answers to score. `links` states of each header whether its
 /// lists count. The error states why there is no test.
 pub(crate) fn choose_answers(
@@ -50,4 +66,29 @@ pub(crate) fn choose_answers(
     let chosen = chosen.iter().filter_map(|digest| pairs.remove(digest));
     let chosen = chosen.collect();
     Ok((test, chosen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_calibration_that_states_classes_is_about_no_others() {
+        let mut own =
+            Calibration::parse(include_str!("../../../tests/vectors/audit-calibration.json")).unwrap();
+        let proven = |classes: &[&str]| classes.iter().map(|class| (*class).to_owned()).collect();
+        assert_eq!(
+            unmeasured_classes(&own, &proven(&["small"])),
+            None,
+            "it states none"
+        );
+        own.machines[0].class = Some("small".to_owned());
+        own.machines[1].class = Some("large".to_owned());
+        assert_eq!(unmeasured_classes(&own, &proven(&["small"])), None);
+        assert_eq!(unmeasured_classes(&own, &proven(&["large", "small"])), None);
+        let why = unmeasured_classes(&own, &proven(&["other", "small"])).unwrap();
+        assert!(why.contains("the class other"), "{why}");
+        let why = unmeasured_classes(&own, &proven(&[])).unwrap();
+        assert!(why.contains("proven no executor"), "{why}");
+    }
 }

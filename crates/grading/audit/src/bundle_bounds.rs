@@ -45,7 +45,9 @@ fn exceeded_by(calibration: &Calibration) -> Option<&'static str> {
     if calibration.known_answers.iter().any(is_too_long) {
         return Some("a known answer has a request of more than 64 KiB, or more than 131,072 ids of tokens");
     }
-    let named = machines.iter().flat_map(|run| [&run.machine, &run.gpu]);
+    let named = machines
+        .iter()
+        .flat_map(|run| [&run.machine, &run.gpu].into_iter().chain(&run.class));
     let versions = calibration.sampler.iter().map(|sampler| &sampler.version);
     let mut names = named
         .chain(alternatives.iter().map(|one| &one.name))

@@ -134,6 +134,9 @@ pub struct MachineRun {
     pub machine: String,
     /// The type of its GPU, or of its processor.
     pub gpu: String,
+    /// The executor class of such machines, if it is known: an adopter follows no accusation of machines of other ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
     /// The answers, in the order in which they were made.
     pub answers: Vec<CellCounts>,
 }

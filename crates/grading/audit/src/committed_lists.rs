@@ -10,7 +10,7 @@ use crate::canaries::{Canary, OpenedCanary};
 use crate::checked_answer::CheckedOrigin;
 use crate::checked_log::{is_of_bundle, open};
 use crate::list_head::{CommittedList, ListHead, root_of_lists};
-use crate::own_prompt_key::OwnPromptKey;
+use crate::own_prompt_key::{OwnPromptKey, names_no_seed};
 use crate::replay_error::ReplayError;
 use crate::verdict::Publicity;
 
@@ -248,9 +248,10 @@ impl CommittedLists {
             .fills_seeds
             .then(|| key.fill_seed(&canary.request, &list, opened.position))
             .flatten();
-        let is_seeded = filled
-            .as_ref()
-            .is_none_or(|filled| key.is_seeded(filled, &list, opened.position));
+        let is_seeded = match &filled {
+            Some(filled) => key.is_seeded(filled, &list, opened.position),
+            None => names_no_seed(&canary.request),
+        };
         let request = filled.unwrap_or_else(|| canary.request.clone());
         let is_asked = body_digest::digest_input(proof.scheme, &request) == proof.input;
         let is_alone = seen.clients.insert(canary.client(block_hash));

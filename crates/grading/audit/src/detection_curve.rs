@@ -169,6 +169,7 @@ pub fn accuse_honest(
     let mut runs = halved.machines.clone();
     runs.push(MachineRun {
         machine: "the bound itself".to_owned(),
+        class: None,
         gpu: String::new(),
         answers: worst_answers(calibration, seed),
     });

@@ -19,6 +19,7 @@ mod honest_bound;
 mod likelihood;
 mod list_head;
 mod margin_cells;
+mod measured_request;
 mod missing_answers;
 mod nonce_keys;
 mod one_answer;

@@ -13,6 +13,7 @@ use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{BucketHeader, RequestNonce};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use sha2::Sha256;
 
 const KEY_DOMAIN: &str = "muster/audit-own-prompts/1";
@@ -84,7 +85,7 @@ impl OwnPromptKey {
 
     /// Whether a request, as JSON, names the seed of this position and no other one.
     pub(crate) fn is_seeded(&self, request: &[u8], list: &Digest, position: u64) -> bool {
-        let seed = u64::from(self.seed(list, position));
+        let seed = Value::from(self.seed(list, position));
         let read: Option<NamedSeed> = serde_json::from_slice(request).ok();
         read.is_some_and(|read| read.0 == Some(seed))
     }
@@ -103,9 +104,16 @@ impl OwnPromptKey {
     }
 }
 
-/// The one whole number that a request names as its seed; `None` if it names none. Engines may read the first or the
-/// last of two equal fields, so a request with such fields has no form.
-struct NamedSeed(Option<u64>);
+/// Whether a request, as JSON, leaves the seed to the engine: an author that wrote one into its list could have looked
+/// for it.
+pub(crate) fn names_no_seed(request: &[u8]) -> bool {
+    let read: Option<NamedSeed> = serde_json::from_slice(request).ok();
+    read.is_some_and(|read| read.0.is_none_or(|seed| seed.is_null()))
+}
+
+/// The seed that a request names; `None` if it names none. Engines may read the first or the last of two equal fields,
+/// so a request with such fields cannot be read.
+struct NamedSeed(Option<Value>);
 
 impl<'de> Deserialize<'de> for NamedSeed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -120,9 +128,9 @@ impl<'de> Deserialize<'de> for NamedSeed {
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<NamedSeed, A::Error> {
                 let (mut names, mut seed) = (BTreeSet::new(), None);
                 while let Some(name) = fields.next_key::<String>()? {
-                    let value: serde_json::Value = fields.next_value()?;
+                    let value: Value = fields.next_value()?;
                     if name == "seed" {
-                        seed = value.as_u64();
+                        seed = Some(value);
                     }
                     if !names.insert(name) {
                         return Err(serde::de::Error::custom("two fields have one name"));
@@ -182,6 +190,19 @@ mod tests {
             "[1904674730]",
         ] {
             assert!(!is_seeded(chosen), "{chosen}");
+        }
+        for free in [r#"{"prompt":"a"}"#, r#"{"seed":null}"#, r#"{"more":{"seed":7}}"#] {
+            assert!(names_no_seed(free.as_bytes()), "{free}");
+        }
+        for chosen in [
+            r#"{"seed":7}"#,
+            r#"{"seed":"7"}"#,
+            r#"{"seed":7,"seed":null}"#,
+            r#"{"seed":null,"seed":null}"#,
+            "[]",
+            "",
+        ] {
+            assert!(!names_no_seed(chosen.as_bytes()), "{chosen}");
         }
         for without in [r#"{"prompt":"\"seed\":null"}"#, r#"{"seed":7}"#, ""] {
             assert_eq!(fill(without), None, "{without}");

@@ -14,6 +14,7 @@ use crate::checked_answer::CheckedAnswer;
 use crate::checked_log::CheckedLog;
 use crate::committed_lists::ShownList;
 use crate::list_head::subject_of;
+use crate::measured_request::is_measured;
 use crate::opened_text::RescorablePair;
 
 /// Whether the lists of a header count, and whether it goes on with the run before it.
@@ -34,8 +35,9 @@ pub(crate) struct RunPosition {
     pub(crate) starts_anew: bool,
     /// Whether the bundle shows an answer to it.
     pub(crate) is_answered: bool,
-    /// The parts of the answer that a reference needs to score it; `None` if there is none, the bundle does not show
-    /// that, or the answer did not come to its end: its author may have left where it liked.
+    /// The parts of the answer that a reference needs to score it; `None` if there is none, or the bundle does not show
+    /// that. `None`, too, if the answer did not come to its end, as its author may have left where it liked, and if the
+    /// request bends the distribution as no measured one does.
     pub(crate) pair: Option<RescorablePair>,
 }
 
@@ -86,7 +88,8 @@ pub(crate) fn positions(
                             is_answered: answer.is_some(),
                             pair: answer
                                 .filter(|answer| answer.proof.end == StreamEnd::Completed)
-                                .and_then(|answer| RescorablePair::of(answer)),
+                                .and_then(|answer| RescorablePair::of(answer))
+                                .filter(|pair| is_measured(&pair.request)),
                         });
                     }
                 }

@@ -80,10 +80,15 @@ impl std::fmt::Display for PositionTally {
             unanswered,
             closed,
         } = self;
-        write!(
-            f,
-            "of {positions} own prompts {unanswered} have no answer, and {closed} have one that cannot be scored again"
-        )
+        if closed > unanswered {
+            write!(
+                f,
+                "answers to {closed} of {positions} own prompts cannot be scored again"
+            )?;
+            return write!(f, ", and {unanswered} have none");
+        }
+        write!(f, "{unanswered} of {positions} own prompts have no answer")?;
+        write!(f, ", and those to {closed} cannot be scored again")
     }
 }
 

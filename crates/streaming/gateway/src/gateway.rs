@@ -194,6 +194,12 @@ impl Gateway {
         self.state.scheduler.hold_session(session, until).await
     }
 
+    /// The time before its end at which a session may stop taking requests: it is replaced or drained.
+    pub fn session_margin(&self) -> Duration {
+        let limits = self.state.settings.limits();
+        limits.replace.max(limits.drain)
+    }
+
     /// Drains the session that this job runs: it serves the requests that it has and takes no more.
     pub fn drain_session(&self, job: JobId) {
         self.state.scheduler.drain_session(job);

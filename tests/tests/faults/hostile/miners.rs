@@ -22,7 +22,7 @@ use super::support::reconfigure;
 const THIRTY_DAYS: u64 = 30 * 86_400;
 
 /// A validator's connection to a miner.
-struct Validator {
+pub(super) struct Validator {
     keys: Keypair,
     miner: MinerKey,
     socket: Socket,
@@ -30,7 +30,7 @@ struct Validator {
 
 impl Validator {
     /// Connects and takes the manifest.
-    async fn connect(address: SocketAddr, miner: MinerKey, keys: &Keypair) -> Result<Self> {
+    pub(super) async fn connect(address: SocketAddr, miner: MinerKey, keys: &Keypair) -> Result<Self> {
         let url = format!("ws://{address}/v0.1/validator_interface/{}", keys.hotkey());
         let mut socket = muster_websocket::connect(&url, &Limits::miner()).await?;
         let greeting = sign_validator_auth(keys, miner, SystemClock::new().now());
@@ -49,7 +49,7 @@ impl Validator {
     }
 
     /// Offers a job that may run for `seconds`; the reason if the miner declines it.
-    async fn offer(&mut self, seconds: u64) -> Option<String> {
+    pub(super) async fn offer(&mut self, seconds: u64) -> Option<String> {
         let attempt = AttemptId::from_uuid(Uuid::new_v4());
         let offer = ValidatorToMiner::V0InitialJobRequest(Box::new(self.initial(attempt, seconds)));
         self.socket.send(encode(&offer)).await.unwrap();

@@ -44,7 +44,7 @@ pub(crate) async fn plan_own(state: &Arc<RunnerState>) -> Result<(), StoreError>
         let open = state.open_prompts.lock().get(&model).copied().unwrap_or_default();
         let open = open.saturating_sub(wanted);
         let asked_until = state.clock.now().plus(settings.own_time());
-        let lasting = lasting_sessions(&live, asked_until);
+        let lasting = lasting_sessions(&live, asked_until.plus(state.gateway.session_margin()));
         let mut seed = [0; 32];
         if getrandom::fill(&mut seed).is_err() {
             tracing::error!("the system gives no random bytes: no own prompts are asked");

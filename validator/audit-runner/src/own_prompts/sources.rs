@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use muster_audit::own_prompts::{
-    AnsweredChat, ListPlan, PromptedModel, Repeats, SamplerNeeds, author_request, make_list, read_authored,
+    AnsweredChat, ListPlan, PromptedModel, Repeats, RequestForm, SamplerNeeds, author_request, make_list,
+    read_authored,
 };
 use muster_audit::{Canary, CanaryList, SamplerEngine, SeededNumbers};
 use muster_process::error::Causes;
@@ -59,7 +60,7 @@ async fn make_prompts(state: &RunnerState, model: &str, count: usize) -> Result<
     let models = [PromptedModel {
         name: model.to_owned(),
         needs: needs_of(&state.settings, model),
-        forms: state.store.forms(model, since).await?,
+        forms: measured_forms(state, model, since).await?,
         chats: answered_chats(state, model, since, count).await?,
     }];
     let fresh = match state.settings.prompts {
@@ -74,6 +75,13 @@ async fn make_prompts(state: &RunnerState, model: &str, count: usize) -> Result<
         repeats: Repeats(count),
     };
     Ok(make_list(&plan, &seed).iter().cloned().collect())
+}
+
+/// The forms of users whose answers calibrations measure. Adopters count no own prompt of another form.
+async fn measured_forms(state: &RunnerState, model: &str, since: Timestamp) -> Result<Vec<RequestForm>> {
+    let mut forms = state.store.forms(model, since).await?;
+    forms.retain(RequestForm::is_measured);
+    Ok(forms)
 }
 
 /// The chats that miners have answered since a time and that no prompt has gone on with, the newest ones first. No

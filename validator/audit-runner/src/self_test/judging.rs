@@ -7,7 +7,9 @@ use muster_audit::{ReplayError, ReplayedBundle, Verdict, replay_with_bundle};
 use muster_process::error::Causes;
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
 use muster_store::StoreError;
-use muster_verdict_exchange::{ForgeryTrial, RecordError, SelfTestOutcome, record_self_test, try_forgeries};
+use muster_verdict_exchange::{
+    Forgery, ForgeryTrial, RecordError, SelfTestOutcome, record_self_test, try_forgeries,
+};
 
 use crate::audits::reference_pair::{CollectedEvidence, ReferencePair};
 use crate::audits::stored_evidence::{AuditScope, AuditedSubject};
@@ -80,8 +82,11 @@ async fn conclude(state: &RunnerState, mut test: SelfTest, text: String) -> Resu
         }
     };
     if let Some(trial) = trial {
-        for (forgery, refusal) in &trial.refusals {
-            let refusal = refusal.as_deref().unwrap_or("it is adopted");
+        for forgery in Forgery::ALL {
+            let refusal = match trial.refusals.get(&forgery) {
+                Some(refusal) => refusal.as_deref().unwrap_or("it is adopted"),
+                None => "not tried: the bundle gives nothing to forge",
+            };
             tracing::info!(model = test.model, %forgery, refusal, "a forged bundle was judged");
         }
         if let Some(defect) = trial.defect() {

@@ -54,7 +54,7 @@ impl Audited {
     }
 
     /// The same, with a change of its configuration.
-    async fn start_with(
+    pub(crate) async fn start_with(
         mut world: World,
         trusted: &Miner,
         is_mortal: bool,
@@ -632,8 +632,11 @@ async fn tested(share_ppm: u32, planted: axum::Router) -> Value {
         assert_eq!(trial.unforged, None, "adopters with the same scores follow it");
         for (forgery, reason) in [
             (Forgery::Tokens, "the own scores do not bear it out"),
-            (Forgery::ClosedWords, "have one that cannot be scored again"),
-            (Forgery::SkippedPositions, "253 have no answer"),
+            (
+                Forgery::ClosedWords,
+                "answers to 253 of 256 own prompts cannot be scored again",
+            ),
+            (Forgery::SkippedPositions, "253 of 256 own prompts have no answer"),
             (Forgery::AskedTwice, "is not the first one to its own prompt"),
             (Forgery::LateHeader, "not shown before their draw blocks"),
         ] {

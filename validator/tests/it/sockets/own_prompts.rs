@@ -39,7 +39,7 @@ fn listening_model() -> (axum::Router, Arc<Mutex<Vec<Bytes>>>) {
 /// A request as Python's `requests` writes it, of a client that no built-in form is like.
 fn unusual_chat(client: u64) -> String {
     format!(
-        "{{\"top_p\": 0.9, \"messages\": [{{\"role\": \"system\", \"content\": \"Answer {SECRET} only.\"}}, {{\"role\": \
+        "{{\"temperature\": 0.9, \"messages\": [{{\"role\": \"system\", \"content\": \"Answer {SECRET} only.\"}}, {{\"role\": \
          \"user\", \"content\": \"{SECRET}, asked by {client}\"}}], \"max_tokens\": 77, \"model\": \"tiny\"}}"
     )
 }
@@ -161,7 +161,7 @@ async fn own_prompts_have_the_form_of_users_requests_and_none_of_their_words() {
             for body in asked {
                 let text = std::str::from_utf8(&body).unwrap();
                 assert!(
-                    text.starts_with("{\"top_p\": 0.9, \"messages\": [{\"role\": \"system\", "),
+                    text.starts_with("{\"temperature\": 0.9, \"messages\": [{\"role\": \"system\", "),
                     "{text}"
                 );
                 assert!(

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use muster_audit::{AuditBundle, Verdict};
+use muster_audit::{AuditBundle, Calibration, Verdict};
 use muster_chain::BlockNumber;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, SystemClock};
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
 use muster_response_proof::{BucketHeader, BucketNumber, Envelope, Sealable as _, Text};
+use muster_validator::Config;
 use muster_validator::store::{HeaderReading, ReadHeader, Store};
 use muster_verdict_exchange::statements::{AuditEndorsement, HeaderNote, SelfTestStatement, sign_text};
 use muster_verdict_exchange::{SelfTestOutcome, ShownBundle, ShownList, record_self_test};
@@ -243,6 +244,25 @@ async fn following_after(
     (scorer, is_mortal): (axum::Router, bool),
     story: impl AsyncFnOnce(&mut Audited),
 ) {
+    let unchanged = |_: &mut Config| {};
+    following_with(
+        (first, pages),
+        further,
+        readings,
+        (scorer, is_mortal, unchanged),
+        story,
+    )
+    .await;
+}
+
+/// The same, with a change of the second validator's configuration.
+async fn following_with(
+    (first, pages): (&Convicting, SocketAddr),
+    further: &[&Miner],
+    readings: &[HeaderReading],
+    (scorer, is_mortal, configure): (axum::Router, bool, impl FnOnce(&mut Config)),
+    story: impl AsyncFnOnce(&mut Audited),
+) {
     let (named, miner) = (Miner::open("//Validator").await, Miner::open("//Miner").await);
     let mut trusted = Miner::open("//TrustedOfB").await;
     let mut others = vec![(&named, pages)];
@@ -256,7 +276,7 @@ async fn following_after(
     }
     store.close().await;
     world.chain.seal_to(first.audited.world.chain.height());
-    let mut audited = Audited::start_in(world, &trusted, is_mortal).await;
+    let mut audited = Audited::start_with(world, &trusted, is_mortal, configure).await;
     let references = Fleet::of_program(&trusted.keypair, scorer);
     tokio::select! {
         () = references.stand(&mut trusted, 4) => panic!("it is there"),
@@ -286,6 +306,28 @@ async fn a_conviction_is_adopted_by_a_validator_whose_own_reference_agrees() {
             assert_eq!(of_first.bundles[0].digest.to_string(), first.bundle);
             let of_second = page(&second.world).await;
             assert_eq!((of_second.endorsements.len(), of_second.bundles.len()), (1, 0));
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_calibration_that_states_classes_follows_no_conviction_of_machines_that_were_not_proven() {
+    let pages = address();
+    convicting(model(true, None), reference(), pages, async |first| {
+        let readings = first.headers().await;
+        let configure = |config: &mut Config| {
+            let file = &config.audit.calibrations["tiny"];
+            let mut measured = Calibration::parse(&std::fs::read_to_string(file).unwrap()).unwrap();
+            measured.machines[0].class = Some("always_on.gpu-24gb".to_owned());
+            std::fs::write(file, measured.to_text()).unwrap();
+        };
+        let changed = (reference(), false, configure);
+        following_with((first, pages), &[], &readings, changed, async |second| {
+            let reason = "has proven no executor of the accused miners";
+            let list = offer(&second.world, "offered", reason).await;
+            assert_eq!(list["audits"], json!([]), "{list}");
         })
         .await;
     })

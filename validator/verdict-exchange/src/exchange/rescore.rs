@@ -1,9 +1,9 @@
 //! Rescoring: the own reference scores answers of a bundle again, and the verdict rests on these scores alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{AnswerFinding, AuditBundle, PositionTally};
-use muster_protocol::Digest;
+use muster_protocol::{Digest, MinerKey};
 use muster_store::StoreError;
 use muster_validator_store::{AuditOffer, OfferedVerdict};
 
@@ -12,7 +12,7 @@ use super::witness::HeaderWitnesses;
 use super::{Moment, READ_EVERY, RescoreTries, VerdictExchange};
 use crate::adoption_rule::Rescoring;
 use crate::conviction_life::oldest_bucket;
-use crate::own_judgement::{choose_answers, miners_of};
+use crate::own_judgement::{choose_answers, miners_of, unmeasured_classes};
 use crate::rescore_budget::{CONTRADICTIONS_COUNT_FOR, is_paused};
 
 /// Times that references are started for one bundle, and blocks between two of them.
@@ -68,6 +68,11 @@ impl VerdictExchange {
         let Ok(Ok(bundle)) = parsing.await else {
             return Ok(Rescoring::Later("its text cannot be read any more".to_owned()));
         };
+        let miners = miners_of(&bundle, &moment.metagraph);
+        let proven = self.proven_classes(moment, &miners).await?;
+        if let Some(why) = unmeasured_classes(&calibration, &proven) {
+            return Ok(self.note_failure(moment, offer, MOST_TRIES, why));
+        }
         let witnesses = self.find_witnesses(moment, offer.author, &bundle).await?;
         if let Some(bucket) = witnesses.signed_twice {
             let why = format!("its author signed two headers of bucket {bucket}");
@@ -75,7 +80,6 @@ impl VerdictExchange {
         }
         // Signatures and resampling take seconds.
         let oldest = oldest_bucket(moment.block);
-        let miners = miners_of(&bundle, &moment.metagraph);
         let links = witnesses.links.clone();
         let choosing = tokio::task::spawn_blocking(move || {
             choose_answers(&bundle, &calibration, oldest, &miners, &links)
@@ -113,6 +117,19 @@ impl VerdictExchange {
             return Ok(self.note_failure(moment, offer, 1, why));
         }
         Ok(Rescoring::Scored(judged))
+    }
+
+    /// The executor classes that these miners have proven here in the newest epoch that is known.
+    async fn proven_classes(
+        &self,
+        moment: &Moment,
+        miners: &BTreeSet<MinerKey>,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        let epochs = self.deps.store.epochs_between(moment.block, moment.block).await?;
+        let newest = epochs.iter().max_by_key(|epoch| epoch.first_block);
+        let proven = newest.into_iter().flat_map(|epoch| &epoch.proven);
+        let of_accused = proven.filter(|row| row.executors > 0 && miners.contains(&row.miner));
+        Ok(of_accused.map(|row| row.class.to_string()).collect())
     }
 
     /// Why the author's scores do not convict amply by the headers that count.

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::measured_request::is_measured_field;
+
 /// The most messages of a form.
 const MAX_MESSAGES: usize = 64;
 /// The most fields of a form.
@@ -41,6 +43,18 @@ pub struct RequestForm {
     pub spacing: Spacing,
     /// Whether the client names a nonce of its own.
     pub has_nonce: bool,
+}
+
+impl RequestForm {
+    /// Whether answers to requests of this form are like those of a calibration. Others convict nobody elsewhere.
+    pub fn is_measured(&self) -> bool {
+        self.fields.iter().all(|field| match field {
+            FormField::Model | FormField::Messages(_) | FormField::Prompt(_) => true,
+            FormField::Kept(name, value) => {
+                serde_json::from_str(value).is_ok_and(|value| is_measured_field(name, &value))
+            }
+        })
+    }
 }
 
 /// One field of a request.

@@ -118,6 +118,31 @@ fn judge(test: &OwnTest, own: &[CellCounts]) -> OwnJudgement {
     test.judge(&found.filter(|(digest, _)| chosen.contains(digest)).collect())
 }
 
+/// The fewest own scores that convict, of the answers with the largest statements among the chosen ones.
+fn needed_scores(test: &OwnTest, own: &[CellCounts]) -> usize {
+    let mut chosen: Vec<usize> = test
+        .choose()
+        .iter()
+        .map(|digest| {
+            own.iter()
+                .enumerate()
+                .position(|(at, _)| name(at) == *digest)
+                .unwrap()
+        })
+        .collect();
+    chosen.sort_by_key(|at| Reverse(test.positions[*at].stated.iter().max().copied()));
+    let convicts = |scored: usize| {
+        let found = chosen
+            .iter()
+            .take(scored)
+            .map(|at| (name(*at), tokens(&own[*at])));
+        test.judge(&found.collect()).convicts
+    };
+    (1..=chosen.len())
+        .find(|scored| convicts(*scored))
+        .unwrap_or(usize::MAX)
+}
+
 /// The tables of the author's own rule.
 fn author_tables() -> Vec<LikelihoodTable> {
     let own = calibration();
@@ -212,7 +237,7 @@ fn a_cheat_is_convicted_by_few_own_scores_soon_after_its_author_convicts_it() {
     for alternative in own.tested_alternatives() {
         for (share, answers) in [(100, 40), (50, 60), (30, 100), (10, 300), (5, 700), (3, 1_200)] {
             let mut numbers = numbers(&alternative.name, share);
-            let (mut by_author, mut by_own, mut missed) = (Vec::new(), Vec::new(), 0);
+            let (mut by_author, mut by_own, mut needed, mut missed) = (Vec::new(), Vec::new(), Vec::new(), 0);
             for _ in 0..20 {
                 let given: Vec<CellCounts> = (0..answers)
                     .map(|_| match numbers.below(100) < usize::try_from(share).unwrap() {
@@ -223,13 +248,16 @@ fn a_cheat_is_convicted_by_few_own_scores_soon_after_its_author_convicts_it() {
                 let stated: Vec<Option<CellCounts>> = given.iter().copied().map(Some).collect();
                 let test = test_of(&tables, &stated);
                 missed += usize::from(!judge(&test, &given).convicts);
+                needed.push(needed_scores(&test, &given));
                 by_author.push(author_needs(&author, &given));
                 by_own.push(test.stated_run(OWN_EVIDENCE).map_or(answers, |run| run.end));
             }
             by_author.sort_unstable();
             by_own.sort_unstable();
+            needed.sort_unstable();
             let what = format!("{} at {share} %", alternative.name);
             assert!(missed <= 1, "{what}: {missed} of 20");
+            assert!(needed[18] <= 12, "{what}: {needed:?} own scores are needed");
             assert!(
                 10 * by_own[10] <= 13 * by_author[10] + 10,
                 "{what}: {by_own:?} by own scores, {by_author:?} by the author's rule"
@@ -351,7 +379,7 @@ fn no_calibrated_machine_is_convicted_by_own_scores_at_any_length_of_answers() {
 }
 
 #[test]
-fn the_premise_by_token_holds_under_the_widened_bound_and_not_under_the_plain_one() {
+fn the_premise_by_token_holds_for_the_shipped_calibration_and_not_for_one_with_a_worse_machine() {
     let own = calibration();
     assert!(
         own.tested_alternatives()
@@ -404,6 +432,37 @@ fn the_worst_of_a_thousand_true_answers_convict_where_they_may_be_chosen_and_not
             for start in (0..16_000).step_by(1_000) {
                 assert!(!judge(&test_of(&tables, &shown[start..]), &answers[start..]).convicts);
             }
+        }
+    }
+}
+
+/// The attack that one seed for each position rules out: every position is shown, with the best of a thousand seeds.
+#[test]
+fn the_best_of_a_thousand_seeds_for_each_position_convicts_an_honest_machine_and_one_seed_does_not() {
+    let own = calibration();
+    let tables = widened_tables(&own);
+    let worst = |cells: &CellCounts| tables.iter().map(|table| table.of_answer(cells)).max();
+    let convicts = |machine: usize, length: usize, seeds: usize| {
+        let rates = CellCounts::sum(&own.machines[machine].answers);
+        let mut numbers = numbers("seeds", (machine * 100 + length) as u64);
+        let mut best = |_| {
+            let drawn = (0..seeds).map(|_| short_answer(&rates, &HIGH_ENTROPY, length, &mut numbers));
+            drawn.max_by_key(|cells| worst(cells)).unwrap()
+        };
+        let answers: Vec<CellCounts> = (0..48).map(&mut best).collect();
+        let shown: Vec<Option<CellCounts>> = answers.iter().copied().map(Some).collect();
+        judge(&test_of(&tables, &shown), &answers).convicts
+    };
+    assert!(
+        convicts(4, 20, 1_000),
+        "the machine that errs most, short answers"
+    );
+    for machine in 0..own.machines.len() {
+        for length in [1, 4, 20, 64, 128] {
+            assert!(
+                !convicts(machine, length, 1),
+                "machine {machine}, {length} tokens"
+            );
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Bundles about engines that draw by seeds of their own, whose answers another image scores.
 
 use muster_audit::{
-    AuditBundle, AuditOutcome, Calibration, CalibrationError, CalibrationLevel, ReplayError, SamplerEngine,
-    SeededNumbers, Statistic, Verdict, check_evidence, replay,
+    AuditBundle, AuditOutcome, Calibration, CalibrationError, CalibrationLevel, FalseIds, ReplayError,
+    SamplerEngine, SeededNumbers, Statistic, Verdict, check_evidence, replay,
 };
 
-use crate::bundles::support::{Given, Prompt, World, calibration, given, referenced, unseeded_calibration};
+use crate::bundles::support::{
+    Given, Prompt, World, calibration, given, make_false, referenced, unseeded_calibration,
+};
 
 /// The measured answers of all engines, as answers of the world's engine.
 fn engines() -> Calibration {
@@ -179,12 +181,32 @@ fn an_own_prompt_names_the_seed_of_its_position_and_no_field_twice() {
             "{chosen}: {refused:?}"
         );
     }
-    // One that was written into the list may have been looked for.
-    let refused = with(r#""seed":1234"#).unwrap_err();
-    assert!(
-        matches!(refused, ReplayError::Seed { sequence: 0, .. }),
-        "{refused:?}"
-    );
+    // One that was written into the list may have been looked for, whatever outcome the author states, and whether or
+    // not the engine draws by it alone.
+    let mut written = World {
+        blank: r#""seed":1234"#,
+        ..world(1)
+    };
+    let mut bundle = written.bundle(&given(12, Prompt::Canary, |_| true));
+    let refused = |bundle: &AuditBundle| {
+        let refused = replay(&bundle.to_text()).unwrap_err();
+        assert!(
+            matches!(refused, ReplayError::Canary { sequence: 0, .. }),
+            "{refused:?}"
+        );
+    };
+    refused(&bundle);
+    make_false(&mut bundle, 0, FalseIds::Text);
+    refused(&bundle);
+    written = World {
+        has_seeds: true,
+        blank: r#""seed":1234"#,
+        ..World::new("int4", 1)
+    };
+    refused(&written.bundle(&given(12, Prompt::Canary, |_| true)));
+    written.blank = r#""seed":null"#;
+    let left = written.bundle(&given(12, Prompt::Canary, |_| true));
+    assert_eq!(replay(&left.to_text()).unwrap().verdict, Verdict::Convicted);
 }
 
 #[test]

@@ -377,6 +377,14 @@ fn every_position_counts_and_the_evidence_begins_anew_where_headers_are_missing(
     }
     assert_eq!(adoption(&closed).positions, 12);
     assert!(!adoption(&closed).convicts);
+    // The request bends the distribution as no measured one does.
+    let mut bent = World::new("int4", 1);
+    bent.opens_words = true;
+    for (field, chosen) in [(r#","temperature":0.9"#, 4), (r#","top_p":0.9"#, 0)] {
+        bent.more_fields = field;
+        let found = adoption(&bent.bundle(&given(12, Prompt::Canary, |_| true)));
+        assert_eq!(found.chosen >= 4, chosen >= 4, "{field}: {found:?}");
+    }
     // Its author left where it liked.
     let mut left = World::new("int4", 1);
     left.opens_words = true;

@@ -116,6 +116,8 @@ pub(crate) struct World {
     pub(crate) repeats_salt: bool,
     /// Whether nonces follow from keys that the bundle shows.
     pub(crate) has_nonce_keys: bool,
+    /// Further fields of own prompts without a seed, each behind a comma.
+    pub(crate) more_fields: &'static str,
     /// The text that stands for the seed in requests of own prompts, if they name one.
     pub(crate) blank: &'static str,
     /// The position of the list that the session was asked before all others, outside of the log. Needs `has_others`.
@@ -147,6 +149,7 @@ impl World {
             is_third_format: false,
             repeats_salt: false,
             has_nonce_keys: false,
+            more_fields: "",
             blank: r#""seed":null"#,
             asks_before: None,
             alter_proof: |_, _| {},
@@ -282,7 +285,7 @@ impl World {
     /// The list of own prompts of a bundle with so many answers.
     pub(crate) fn canaries(&self, count: usize) -> CanaryList {
         let blank = (!self.is_third_format).then_some(self.blank);
-        canaries(count, self.has_seeds, self.repeats_salt, blank)
+        canaries(count, self.has_seeds, self.repeats_salt, blank, self.more_fields)
     }
 
     /// The head of a list, all of whose prompts are asked of the world's session.
@@ -321,7 +324,7 @@ impl World {
     /// The bundle with more headers: before its list one with a list of another miner, behind it one with a list that
     /// was never asked, and after that a list of the same miner that is hidden, and one more of another miner.
     pub(crate) fn with_more_headers(&self, mut bundle: AuditBundle) -> AuditBundle {
-        let mut head = self.head(&canaries(3, false, false, None));
+        let mut head = self.head(&canaries(3, false, false, None, ""));
         head.salt = [8; 32];
         let mut foreign = head.clone();
         foreign.miner = MinerKey(self.validator.hotkey());
@@ -629,7 +632,13 @@ fn leaf(answer: &AnswerEvidence) -> Digest {
 }
 
 /// `blank` stands for the seed; without one each request names a seed of its own.
-fn canaries(count: usize, has_seeds: bool, repeats_salt: bool, blank: Option<&str>) -> CanaryList {
+fn canaries(
+    count: usize,
+    has_seeds: bool,
+    repeats_salt: bool,
+    blank: Option<&str>,
+    more: &str,
+) -> CanaryList {
     let seed = |number: usize| match blank {
         None => format!("\"seed\":{number}"),
         Some(blank) => blank.to_owned(),
@@ -637,7 +646,9 @@ fn canaries(count: usize, has_seeds: bool, repeats_salt: bool, blank: Option<&st
     let canary = |number: usize| Canary {
         salt: *Digest::of(&(if repeats_salt { 0 } else { number }).to_be_bytes()).as_bytes(),
         request: match has_seeds {
-            false => format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true}}").into_bytes(),
+            false => {
+                format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true{more}}}").into_bytes()
+            }
             true => {
                 let seed = seed(number);
                 format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true,{seed}}}").into_bytes()

@@ -42,6 +42,9 @@ fn bundles() -> Vec<AuditBundle> {
     with_others.has_others = true;
     let mut with_words = int4(8);
     with_words.opens_words = true;
+    let mut bent = int4(8);
+    bent.opens_words = true;
+    bent.more_fields = r#","temperature":0.25"#;
     let mut with_texts = int4(10);
     with_texts.opens_words = true;
     with_texts.alter_proof = |place, proof| {
@@ -120,6 +123,7 @@ fn bundles() -> Vec<AuditBundle> {
     second_format.commitments.clear();
     vec![
         with_keys.bundle(&given(12, Prompt::Canary, |_| true)),
+        bent.bundle(&given(12, Prompt::Canary, |_| true)),
         with_words.with_more_headers(with_words.bundle(&given(12, Prompt::Canary, |_| true))),
         with_keys.bundle(&mixed(4)),
         foreign,
