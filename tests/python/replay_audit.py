@@ -141,8 +141,7 @@ def proof(text):
     r.take(32)
     found |= {"audience": r.take(32), "client": r.maybe(lambda: r.take(32)), "attestation": r.take(32)}
     found |= {"client_nonce": r.maybe(lambda: r.take(32)), "nonce": r.maybe(lambda: r.take(32))}
-    r.text(), r.text()
-    found |= {"status": r.number(2)}
+    found |= {"method": r.text(), "path": r.text(), "status": r.number(2)}
     r.maybe(r.text)
     found |= {"scheme": r.code(SCHEMES), "input": r.take(32)}
     found |= {"body": r.take(32), "body_bytes": r.number(8)}
@@ -531,10 +530,27 @@ FREE = (
 NEUTRAL = {"n": 1, "top_p": 1, "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0}
 
 
-def is_measured(request):
-    """Whether a request leaves its answers like those of a calibration."""
+def is_plain(message):
+    """Whether a message has a known speaker, a text, and nothing else."""
+    fields = dict(message) if isinstance(message, Pairs) else {}
+    plain = len(fields) == 2 and isinstance(fields.get("content"), str)
+    return plain and fields.get("role") in ("system", "user", "assistant")
+
+
+def is_measured(path, request):
+    """Whether a request at a path leaves its answers like those of a calibration, and every engine reads it alike."""
     asked = read_fields(request)
     if asked is None:
+        return False
+    prompt, messages = asked.get("prompt"), asked.get("messages")
+    if path == "/v1/completions":
+        if not isinstance(prompt, str) or messages is not None:
+            return False
+    elif path == "/v1/chat/completions":
+        listed = isinstance(messages, list) and not isinstance(messages, Pairs) and messages
+        if prompt is not None or not listed or not all(map(is_plain, messages)) or dict(messages[-1])["role"] != "user":
+            return False
+    else:
         return False
     for name, value in asked.items():
         if value is None or name in FREE:
@@ -1030,7 +1046,7 @@ def replay(text, draws):
         without_seed = test(unseeded, other.plain if other.level > 0 else [])
     answered = {
         p["position"]: own_cells(given, scores(given, p, nonce, bundle["calibration"]))
-        if p["end"] == COMPLETED and is_measured(p["request"])
+        if p["end"] == COMPLETED and p["scheme"] == 0 and p["method"] == "POST" and is_measured(p["path"], p["request"])
         else None
         for _, given, p, _, nonce, _, _ in logged
         if p["position"] is not None

@@ -46,12 +46,11 @@ pub(crate) fn choose_answers(
     links: &BTreeMap<Digest, LinkState>,
 ) -> Result<ChosenAnswers, String> {
     let judged = &bundle.calibration;
-    if (judged.model, judged.engine) != (own.model, own.engine)
-        || judged.reference_engine() != own.reference_engine()
+    if (judged.model, judged.engine, judged.reference) != (own.model, own.engine, own.reference)
+        || judged.sampler != own.sampler
     {
-        return Err(
-            "it is about another engine, model or reference than this validator's calibration".to_owned(),
-        );
+        let why = "it is about another engine, model, reference or sampler than this validator's calibration";
+        return Err(why.to_owned());
     }
     if !bundle.fixes_own_prompts() {
         return Err("it is of an earlier format, in which an author may choose among own prompts".to_owned());

@@ -31,10 +31,38 @@ const NEUTRAL: [(&str, f64); 5] = [
     ("frequency_penalty", 0.0),
 ];
 
-/// Whether answers to a request of this body are like those of a calibration.
-pub(crate) fn is_measured(body: &[u8]) -> bool {
+/// The speakers of messages that every engine reads alike.
+const SPEAKERS: [&str; 3] = ["system", "user", "assistant"];
+
+/// Whether answers to a request of this body at this path are like those of a calibration, and every engine reads it
+/// alike: one prompt as a text, or messages of texts whose last one is a user's. A body that had both would have two
+/// answers, one at each path.
+pub(crate) fn is_measured(path: &str, body: &[u8]) -> bool {
     let read: Option<Map<String, Value>> = serde_json::from_slice(body).ok();
-    read.is_some_and(|fields| fields.iter().all(|(name, value)| is_measured_field(name, value)))
+    read.is_some_and(|fields| {
+        let stated = |name: &str| fields.get(name).filter(|value| !value.is_null());
+        let has_words = match (path, stated("prompt"), stated("messages")) {
+            ("/v1/completions", Some(Value::String(_)), None) => true,
+            ("/v1/chat/completions", None, Some(Value::Array(messages))) => {
+                let speaker = |message: &Value| message.get("role").cloned();
+                messages.iter().all(is_plain_message)
+                    && messages.last().and_then(speaker) == Some(Value::from("user"))
+            }
+            (_, _, _) => false,
+        };
+        has_words && fields.iter().all(|(name, value)| is_measured_field(name, value))
+    })
+}
+
+/// Whether a message has a known speaker, a text, and nothing else.
+fn is_plain_message(message: &Value) -> bool {
+    let Value::Object(fields) = message else {
+        return false;
+    };
+    let speaker = fields.get("role").and_then(Value::as_str);
+    fields.len() == 2
+        && speaker.is_some_and(|speaker| SPEAKERS.contains(&speaker))
+        && fields.get("content").is_some_and(Value::is_string)
 }
 
 /// Whether this field leaves the answers like those of a calibration.
@@ -60,27 +88,57 @@ mod tests {
 
     #[test]
     fn requests_are_measured_whose_answers_a_calibration_has_seen() {
-        for measured in [
-            r#"{"prompt":"a"}"#,
-            r#"{"prompt":"a","temperature":0.3,"max_tokens":7}"#,
-            r#"{"prompt":"a","temperature":1,"top_p":1.0,"n":1,"presence_penalty":0}"#,
-            r#"{"messages":[],"top_k":null,"stop":null,"stream":true}"#,
+        let (completion, chat) = ("/v1/completions", "/v1/chat/completions");
+        for (path, measured) in [
+            (completion, r#"{"prompt":"a"}"#),
+            (
+                completion,
+                r#"{"prompt":"a","messages":null,"temperature":0.3,"max_tokens":7}"#,
+            ),
+            (
+                completion,
+                r#"{"prompt":"a","temperature":1,"top_p":1.0,"n":1,"presence_penalty":0}"#,
+            ),
+            (
+                chat,
+                r#"{"messages":[{"role":"user","content":"a"}],"top_k":null,"stop":null,"stream":true}"#,
+            ),
         ] {
-            assert!(is_measured(measured.as_bytes()), "{measured}");
+            assert!(is_measured(path, measured.as_bytes()), "{measured}");
         }
-        for bent in [
-            r#"{"prompt":"a","temperature":0.29}"#,
-            r#"{"prompt":"a","temperature":1.01}"#,
-            r#"{"prompt":"a","temperature":"1"}"#,
-            r#"{"prompt":"a","temperature":true}"#,
-            r#"{"prompt":"a","top_p":0.9}"#,
-            r#"{"prompt":"a","top_k":4}"#,
-            r#"{"prompt":"a","logit_bias":{}}"#,
-            r#"{"prompt":"a","n":2}"#,
-            r#"["prompt"]"#,
-            "",
+        for (path, other) in [
+            (completion, r#"{"prompt":"a","temperature":0.29}"#),
+            (completion, r#"{"prompt":"a","temperature":1.01}"#),
+            (completion, r#"{"prompt":"a","temperature":"1"}"#),
+            (completion, r#"{"prompt":"a","temperature":true}"#),
+            (completion, r#"{"prompt":"a","top_p":0.9}"#),
+            (completion, r#"{"prompt":"a","top_k":4}"#),
+            (completion, r#"{"prompt":"a","logit_bias":{}}"#),
+            (completion, r#"{"prompt":"a","n":2}"#),
+            (completion, r#"["prompt"]"#),
+            (completion, ""),
+            // Two answers, or one that engines read in two ways.
+            ("/v1/completions?/chat/", r#"{"prompt":"a"}"#),
+            (chat, r#"{"prompt":"a"}"#),
+            (completion, r#"{"messages":[{"role":"user","content":"a"}]}"#),
+            (
+                completion,
+                r#"{"prompt":"a","messages":[{"role":"user","content":"a"}]}"#,
+            ),
+            (completion, r#"{"prompt":["a"]}"#),
+            (chat, r#"{"messages":[]}"#),
+            (chat, r#"{"messages":[{"role":"assistant","content":"a"}]}"#),
+            (
+                chat,
+                r#"{"messages":[{"role":"developer","content":"a"},{"role":"user","content":"a"}]}"#,
+            ),
+            (
+                chat,
+                r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}]}"#,
+            ),
+            (chat, r#"{"messages":[{"role":"user","content":"a","name":"b"}]}"#),
         ] {
-            assert!(!is_measured(bent.as_bytes()), "{bent}");
+            assert!(!is_measured(path, other.as_bytes()), "{path} {other}");
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_protocol::{Digest, MinerKey};
-use muster_response_proof::StreamEnd;
+use muster_response_proof::{HashScheme, StreamEnd};
 
 use crate::bundle::AuditBundle;
 use crate::checked_answer::CheckedAnswer;
@@ -35,9 +35,8 @@ pub(crate) struct RunPosition {
     pub(crate) starts_anew: bool,
     /// Whether the bundle shows an answer to it.
     pub(crate) is_answered: bool,
-    /// The parts of the answer that a reference needs to score it; `None` if there is none, or the bundle does not show
-    /// that. `None`, too, if the answer did not come to its end, as its author may have left where it liked, and if the
-    /// request bends the distribution as no measured one does.
+    /// The parts of the answer that a reference needs to score it; `None` if there is none, if the bundle does not show
+    /// that, or if its author had a choice left: see [`is_evidence`].
     pub(crate) pair: Option<RescorablePair>,
 }
 
@@ -87,9 +86,8 @@ pub(crate) fn positions(
                             starts_anew: std::mem::take(&mut starts_anew),
                             is_answered: answer.is_some(),
                             pair: answer
-                                .filter(|answer| answer.proof.end == StreamEnd::Completed)
-                                .and_then(|answer| RescorablePair::of(answer))
-                                .filter(|pair| is_measured(&pair.request)),
+                                .filter(|answer| is_evidence(answer))
+                                .and_then(|answer| RescorablePair::of(answer)),
                         });
                     }
                 }
@@ -97,4 +95,15 @@ pub(crate) fn positions(
         }
     }
     run
+}
+
+/// Whether an answer is one to the whole request of its position, as every engine reads it, and came to its end. Under
+/// the scheme of texts nothing signs the request's other fields.
+fn is_evidence(answer: &CheckedAnswer<'_>) -> bool {
+    let proof = &answer.proof;
+    let request = answer.request.as_deref().unwrap_or_default();
+    proof.end == StreamEnd::Completed
+        && proof.scheme == HashScheme::RawHttp
+        && proof.method.as_str() == "POST"
+        && is_measured(proof.path.as_str(), request)
 }

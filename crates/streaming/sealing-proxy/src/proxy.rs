@@ -2,6 +2,7 @@
 
 mod response;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +18,11 @@ use muster_http::http1::ResponseBody;
 use muster_openai::asks_for_token_ids;
 use muster_process::Tasks;
 use muster_process::error::Causes;
-use muster_response_proof::Limits;
 use muster_response_proof::body_digest::digest_input;
 use muster_response_proof::headers::{prepare_for_engine, takes_trailers, upgrades_to};
 use muster_response_proof::well_known::{GRADE_PATH, PREFIX};
+use muster_response_proof::{Limits, RequestNonce};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
@@ -36,6 +38,8 @@ pub(crate) use response::{ClientFeatures, EngineFailure};
 
 /// The most requests to the co-grader at once: one that grades, and one that asks whether it is healthy.
 const MAX_CO_GRADER_REQUESTS: usize = 2;
+/// The most nonces of the gateway's that a session remembers: 291 requests a second for an hour.
+const MAX_NONCES: usize = 1 << 20;
 
 /// The grader beside the engine. Its responses are signed by the session as the engine's are.
 pub trait GraderBackend: Send + Sync {
@@ -58,6 +62,9 @@ pub struct SealingProxy {
     body_room: Arc<Semaphore>,
     /// The same for the grader: bodies of users take none of it.
     co_grader_room: Arc<Semaphore>,
+    /// The gateway's nonces of requests that were taken. A gateway that could have one answered twice would choose
+    /// among the answers.
+    taken_nonces: Mutex<HashSet<RequestNonce>>,
     tasks: Tasks,
 }
 
@@ -93,8 +100,24 @@ impl SealingProxy {
                 limits.request.saturating_mul(MAX_CO_GRADER_REQUESTS),
             )),
             limits,
+            taken_nonces: Mutex::default(),
             tasks,
         })
+    }
+
+    /// Notes that a request with this nonce of the gateway's is taken. A session answers none twice, and so many at
+    /// most that its memory is bounded.
+    fn take_nonce(&self, nonce: Option<RequestNonce>) -> Result<(), RequestRejection> {
+        let Some(nonce) = nonce else { return Ok(()) };
+        let mut taken = self.taken_nonces.lock();
+        if taken.contains(&nonce) {
+            return Err(RequestRejection::Repeated);
+        }
+        if taken.len() >= MAX_NONCES {
+            return Err(RequestRejection::Busy);
+        }
+        taken.insert(nonce);
+        Ok(())
     }
 
     /// The signer of the session's responses.
@@ -151,6 +174,7 @@ impl SealingProxy {
         }
         let permit = self.permit(&self.permits)?;
         if !http2 && upgrades_to(&head.headers, "websocket") {
+            self.take_nonce(facts.gateway_nonce)?;
             let input = digest_input(self.signer.scheme(), b"");
             let response = PendingResponse::begin(&self.signer, facts, input, permit);
             return Ok(upgrade::answer(self, head, response).await);
@@ -184,6 +208,7 @@ impl SealingProxy {
         B: Body<Data = Bytes> + Unpin,
     {
         let body = request_intake::collect(body, &self.limits, room).await?;
+        self.take_nonce(facts.gateway_nonce)?;
         let input = digest_input(self.signer.scheme(), &body.bytes);
         let client = ClientFeatures {
             http2,

@@ -17,6 +17,8 @@ pub(crate) enum RequestRejection {
     Path,
     #[error("the request's header {0} must be 64 hex digits")]
     Nonce(&'static str),
+    #[error("this session has taken a request with this nonce of the gateway's before")]
+    Repeated,
     #[error("the request's body is larger than {0} bytes")]
     TooLarge(usize),
     #[error("the request's body broke off")]
@@ -39,6 +41,7 @@ impl RequestRejection {
             Self::Smuggled | Self::Nonce(_) | Self::Broken => StatusCode::BAD_REQUEST,
             Self::Connect | Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Path => StatusCode::URI_TOO_LONG,
+            Self::Repeated => StatusCode::CONFLICT,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::Busy | Self::Closed => StatusCode::SERVICE_UNAVAILABLE,
@@ -50,7 +53,13 @@ impl RequestRejection {
     const fn ends_connection(self) -> bool {
         match self {
             Self::Smuggled | Self::TooLarge(_) | Self::Broken | Self::Slow | Self::Connect => true,
-            Self::Path | Self::Nonce(_) | Self::Busy | Self::Closed | Self::NotFound | Self::Method => false,
+            Self::Path
+            | Self::Nonce(_)
+            | Self::Repeated
+            | Self::Busy
+            | Self::Closed
+            | Self::NotFound
+            | Self::Method => false,
         }
     }
 
@@ -62,6 +71,7 @@ impl RequestRejection {
             | Self::Connect
             | Self::Path
             | Self::Nonce(_)
+            | Self::Repeated
             | Self::TooLarge(_)
             | Self::Broken
             | Self::Slow

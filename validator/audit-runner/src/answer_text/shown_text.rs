@@ -25,9 +25,10 @@ impl ShownText {
     }
 }
 
-/// Whether a response is a chat's, by its path.
+/// Whether a response is a chat's, by its path. A query changes nothing about that.
 pub(crate) fn is_chat(proof: &ResponseProof) -> bool {
-    proof.path.as_str().contains("/chat/")
+    let path = proof.path.as_str().split('?').next();
+    path == Some("/v1/chat/completions")
 }
 
 /// The text of a chat's or a completion's response; `None` if the response is of a kind that is not read.

@@ -154,16 +154,16 @@ async fn the_validators_own_questions_take_the_way_of_every_clients_to_one_sessi
     let world = World::new(|_| ()).await;
     let body = json!({"model": "tiny", "stream": true, "max_tokens": 2, "messages": []});
     let pseudonym = Digest::of(b"own");
-    let fixed = RequestNonce::from_bytes([9; 32]);
-    let own = |body: &serde_json::Value, client_nonce| OwnQuestion {
+    let fixed = |number: u8| RequestNonce::from_bytes([number; 32]);
+    let own = |body: &serde_json::Value, client_nonce, number| OwnQuestion {
         is_chat: true,
         body: body.to_string().into(),
         client: pseudonym,
         client_nonce,
-        gateway_nonce: fixed,
+        gateway_nonce: fixed(number),
     };
     let gone = SessionId(Uuid::nil());
-    let refused = world.gateway.ask(gone, own(&body, None)).await.unwrap_err();
+    let refused = world.gateway.ask(gone, own(&body, None, 1)).await.unwrap_err();
     assert!(matches!(refused, OpenAiError::UpstreamFailed(_)), "{refused:?}");
     assert!(
         world.gateway.list_live_sessions().await.is_empty(),
@@ -171,17 +171,24 @@ async fn the_validators_own_questions_take_the_way_of_every_clients_to_one_sessi
     );
     world.answered("").await;
     let session = world.live_session().await;
-    for nonce in [None, Some(RequestNonce::from_bytes([7; 32]))] {
-        let id = world.gateway.ask(session, own(&body, nonce)).await.unwrap();
+    for (number, nonce) in [(2, None), (3, Some(RequestNonce::from_bytes([7; 32])))] {
+        let id = world
+            .gateway
+            .ask(session, own(&body, nonce, number))
+            .await
+            .unwrap();
         let (row, _) = world.store().find_response(&id).await.unwrap().unwrap();
         assert_eq!((row.client, row.verdict.as_str()), (pseudonym, "proven"));
         let signed = Envelope::<ResponseProof>::from_text(&row.proof.unwrap()).unwrap();
         let proof = signed.statement().unwrap();
-        assert_eq!((proof.client_nonce, proof.gateway_nonce), (nonce, Some(fixed)));
+        assert_eq!(
+            (proof.client_nonce, proof.gateway_nonce),
+            (nonce, Some(fixed(number)))
+        );
         assert_eq!(proof.session, session);
     }
     let unknown = json!({"model": "none", "messages": []});
-    assert!(world.gateway.ask(session, own(&unknown, None)).await.is_err());
+    assert!(world.gateway.ask(session, own(&unknown, None, 4)).await.is_err());
 }
 
 #[tokio::test]

@@ -137,7 +137,7 @@ async fn whole_bodies_are_kept_where_they_may_be_opened_and_fields_elsewhere() {
         body: chat("tiny", 3).to_string().into(),
         client: Digest::of(b"other"),
         client_nonce: None,
-        gateway_nonce: RequestNonce::from_bytes([4; 32]),
+        gateway_nonce: RequestNonce::from_bytes([5; 32]),
     };
     let short = world.gateway.ask(world.live_session().await, own).await.unwrap();
     world.draw_all().await;

@@ -23,9 +23,14 @@ async fn engine(tasks: &Tasks) -> Engine {
 }
 
 async fn told(rig: &Rig) -> ProvenAnswer {
+    told_with(rig, "cd").await
+}
+
+/// An answer to a request whose nonce of the gateway's repeats this byte.
+async fn told_with(rig: &Rig, byte: &str) -> ProvenAnswer {
     let request = Request::post("/v1/chat/completions")
         .header(CLIENT_NONCE, "ab".repeat(32))
-        .header(GATEWAY_NONCE, "cd".repeat(32));
+        .header(GATEWAY_NONCE, byte.repeat(32));
     rig.ask(request, "{}").await
 }
 
@@ -186,7 +191,7 @@ async fn proofs_of_other_times_and_sessions_are_worth_nothing_here() {
     let engine = engine(&tasks).await;
     let rig = Rig::new(tasks.clone(), engine.address(), Kind::default()).await;
     let mut ledger = rig.ledger();
-    let (first, second) = (told(&rig).await, told(&rig).await);
+    let (first, second) = (told(&rig).await, told_with(&rig, "ce").await);
     // A replay: the proof of the first response for both.
     AlteredAnswer::of(&first)
         .verdict(&rig, &mut ledger)

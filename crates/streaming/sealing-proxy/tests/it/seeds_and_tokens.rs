@@ -1,9 +1,10 @@
 //! The seed that the engine is sent, and the ids of tokens that the proof binds.
 
 use http::Request;
+use http::header::TRAILER;
 use muster_process::Tasks;
 use muster_protocol::Digest;
-use muster_response_proof::headers::{CLIENT_NONCE, GATEWAY_NONCE, SEED};
+use muster_response_proof::headers::{CLIENT_NONCE, GATEWAY_NONCE, PROOF, SEED};
 use muster_response_proof::{RequestNonce, TokenFacts, answer_seed};
 use tokio::io::AsyncWriteExt;
 
@@ -71,9 +72,26 @@ async fn the_engine_is_told_the_seed_that_follows_from_both_nonces_and_the_reque
     rig.ask(request, ASKING).await;
     let seed = answer_seed(Some(&nonces().0), &Digest::of(ASKING.as_bytes()), &nonces().1);
     assert_eq!(sent_seed(&engine), Some(RequestNonce::from_bytes(seed).hex()));
-    rig.ask(post().header(GATEWAY_NONCE, &gateway), "{}").await;
-    let seed = answer_seed(None, &Digest::of(b"{}"), &nonces().1);
+    let other = RequestNonce::from_bytes([9; 32]);
+    rig.ask(post().header(GATEWAY_NONCE, other.hex()), "{}").await;
+    let seed = answer_seed(None, &Digest::of(b"{}"), &other);
     assert_eq!(sent_seed(&engine), Some(RequestNonce::from_bytes(seed).hex()));
+}
+
+#[tokio::test]
+async fn a_session_takes_each_nonce_of_the_gateway_once_and_signs_nothing_for_another_request_with_it() {
+    let (rig, engine) = session(document(DOCUMENT).into_bytes()).await;
+    let request = || post().header(GATEWAY_NONCE, "cd".repeat(32));
+    rig.ask(request(), ASKING).await;
+    for body in [ASKING, "{}"] {
+        let refused = rig.ask(request(), body).await;
+        assert_eq!(refused.head.status, 409);
+        assert!(!refused.head.headers.contains_key(PROOF) && !refused.head.headers.contains_key(TRAILER));
+    }
+    assert_eq!(engine.heard().len(), 1, "the engine is asked once");
+    let other = post().header(GATEWAY_NONCE, "ef".repeat(32));
+    rig.ask(other, ASKING).await;
+    assert_eq!(engine.heard().len(), 2);
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use muster_audit::{
 };
 use muster_identity::Keypair;
 use muster_protocol::{Digest, MinerKey};
-use muster_response_proof::{BucketHeader, Envelope, RequestNonce, ResponseProof, StreamEnd, seal};
+use muster_response_proof::{BucketHeader, Envelope, RequestNonce, ResponseProof, StreamEnd, Text, seal};
 
 use crate::bundles::referenced;
 use crate::bundles::support::{COMMITTED, Prompt, World, digest_of, given, make_false};
@@ -385,6 +385,12 @@ fn every_position_counts_and_the_evidence_begins_anew_where_headers_are_missing(
         let found = adoption(&bent.bundle(&given(12, Prompt::Canary, |_| true)));
         assert_eq!(found.chosen >= 4, chosen >= 4, "{field}: {found:?}");
     }
+    // It was asked at a path that an engine and a reference may read in two ways.
+    let mut elsewhere = World::new("int4", 1);
+    elsewhere.opens_words = true;
+    elsewhere.alter_proof = |_, proof| proof.path = Text::new("/v1/completions?/chat/").unwrap();
+    let found = adoption(&elsewhere.bundle(&given(12, Prompt::Canary, |_| true)));
+    assert_eq!((found.positions, found.chosen), (12, 0));
     // Its author left where it liked.
     let mut left = World::new("int4", 1);
     left.opens_words = true;
