@@ -13,7 +13,7 @@ use muster_protocol::wire::audits::{AuditMessage, AuditNotice, HeaderNotice};
 use muster_protocol::{MinerKey, Timestamp};
 use serde_json::{Value, json};
 
-use crate::sockets::audit_runs::{Audited, OWN_PROMPTS, with_fleets};
+use crate::sockets::audit_runs::{Audited, OWN_PROMPTS, sealing_until, with_fleets};
 use crate::sockets::support::model::{misjudging_reference, model, reference};
 
 use crate::sockets::support::audit_check::TestAuditCheck;
@@ -21,8 +21,6 @@ use crate::sockets::support::within;
 
 /// Own prompts after each closed bucket.
 const OWN: u64 = OWN_PROMPTS as u64;
-/// The answers by which an appeal is judged.
-const FRESH: u64 = 16;
 
 fn miner_key() -> Keypair {
     Keypair::from_uri("//Miner").unwrap()
@@ -62,9 +60,10 @@ async fn until<T>(audited: &Audited, what: &str, mut look: impl AsyncFnMut() -> 
     .await
 }
 
-/// The newest appeal once it has ended.
+/// The newest appeal once it has ended: its session is opened, the next header commits to its prompts, and they are
+/// asked after the draw block.
 async fn ended(audited: &Audited) -> Value {
-    until(audited, "the end of the appeal", async || {
+    sealing_until(&audited.world, "the end of the appeal", async || {
         let appeals = audited.world.get("/v0/audits/appeals").await;
         let appeal = appeals["appeals"][0].clone();
         (!appeal["ended_at"].is_null()).then_some(appeal)
@@ -154,9 +153,6 @@ async fn headers_outcomes_and_the_evidence_reach_the_miner_and_its_appeal_by_the
             assert!(answer.contains("fresh answers are audited"), "{answer}");
             let appeals = audited.world.get("/v0/audits/appeals").await;
             assert_eq!(appeals["appeals"][0]["reason"], "it is the whitelisted image");
-            draw(audited, 3, 2 + 3 * OWN).await;
-            // The fresh answers, too.
-            draw(audited, 4, 2 + 4 * OWN + FRESH).await;
             let ended = ended(audited).await;
             assert_eq!(ended["ended"], "upheld", "{ended}");
             let listed = audited.world.get("/v0/audits").await;
@@ -201,8 +197,6 @@ async fn an_honest_miner_that_a_miscalibrated_reference_convicted_is_lifted_by_i
         assert_eq!(status, 202, "{heard}");
         let (status, again) = post(signed[0].1.clone()).await;
         assert_eq!((status, again), (202, heard), "its answer was lost");
-        draw(audited, 2, 1 + 2 * OWN).await;
-        draw(audited, 3, 1 + 3 * OWN + FRESH).await;
         let ended = ended(audited).await;
         assert_eq!(ended["ended"], "lifted", "{ended}");
         let listed = audited.world.get("/v0/audits").await;
