@@ -69,7 +69,43 @@ pub(crate) fn choose_answers(
 
 #[cfg(test)]
 mod tests {
+    use muster_audit::{EngineSampler, ReferenceBuild, SamplerEngine};
+
     use super::*;
+
+    const BUNDLE: &str = include_str!("../../../tests/vectors/audit-bundle-5.json");
+
+    #[test]
+    fn a_bundle_of_another_model_engine_reference_or_sampler_is_not_scored() {
+        let bundle: AuditBundle = serde_json::from_str(BUNDLE).unwrap();
+        let choose = |alter: &dyn Fn(&mut Calibration)| {
+            let mut own = bundle.calibration.clone();
+            alter(&mut own);
+            let miners = bundle.miners.iter().copied().collect();
+            choose_answers(&bundle, &own, BucketNumber(0), &miners, &BTreeMap::new())
+        };
+        assert!(choose(&|_| {}).is_ok());
+        let other = EngineSampler {
+            engine: SamplerEngine::LlamaCpp,
+            version: "another".to_owned(),
+        };
+        let refused = |alter: &dyn Fn(&mut Calibration)| {
+            let why = choose(alter).unwrap_err();
+            assert!(
+                why.contains("another engine, model, reference or sampler"),
+                "{why}"
+            );
+        };
+        refused(&|own| own.model = Digest::of(b"another"));
+        refused(&|own| own.engine = Digest::of(b"another"));
+        refused(&|own| own.sampler = Some(other.clone()));
+        refused(&|own| {
+            own.reference = Some(ReferenceBuild {
+                engine: own.engine,
+                arguments: Digest::of(b"another"),
+            });
+        });
+    }
 
     #[test]
     fn a_calibration_that_states_classes_is_about_no_others() {

@@ -8,7 +8,9 @@ use muster_audit::{
 };
 use muster_identity::Keypair;
 use muster_protocol::{Digest, MinerKey};
-use muster_response_proof::{BucketHeader, Envelope, RequestNonce, ResponseProof, StreamEnd, Text, seal};
+use muster_response_proof::{
+    BucketHeader, Envelope, HashScheme, RequestNonce, ResponseProof, StreamEnd, Text, seal,
+};
 
 use crate::bundles::referenced;
 use crate::bundles::support::{COMMITTED, Prompt, World, digest_of, given, make_false};
@@ -390,6 +392,12 @@ fn every_position_counts_and_the_evidence_begins_anew_where_headers_are_missing(
     elsewhere.opens_words = true;
     elsewhere.alter_proof = |_, proof| proof.path = Text::new("/v1/completions?/chat/").unwrap();
     let found = adoption(&elsewhere.bundle(&given(12, Prompt::Canary, |_| true)));
+    assert_eq!((found.positions, found.chosen), (12, 0));
+    // Only the request's text is signed, so its author may name other fields afterwards.
+    let mut of_text = World::new("int4", 1);
+    of_text.opens_words = true;
+    of_text.scheme = HashScheme::Text;
+    let found = adoption(&of_text.bundle(&given(12, Prompt::Canary, |_| true)));
     assert_eq!((found.positions, found.chosen), (12, 0));
     // Its author left where it liked.
     let mut left = World::new("int4", 1);

@@ -16,7 +16,7 @@ use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, Va
 use muster_response_proof::{
     AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, ClientKey, Envelope, HashScheme,
     NonceInput, Price, RequestNonce, ResponseProof, Sealable, SessionId, StreamEnd, Text, TokenFacts,
-    hash_chunk, inclusion_path, root_of, seal,
+    body_digest, hash_chunk, inclusion_path, root_of, seal,
 };
 use uuid::Uuid;
 
@@ -122,6 +122,8 @@ pub(crate) struct World {
     pub(crate) blank: &'static str,
     /// The position of the list that the session was asked before all others, outside of the log. Needs `has_others`.
     pub(crate) asks_before: Option<u64>,
+    /// What the session signs of requests and responses.
+    pub(crate) scheme: HashScheme,
     /// Changes the proof of the answer with this number before it is signed.
     pub(crate) alter_proof: fn(usize, &mut ResponseProof),
     /// Changes the proof of the answer to an own prompt after its client was set.
@@ -152,6 +154,7 @@ impl World {
             more_fields: "",
             blank: r#""seed":null"#,
             asks_before: None,
+            scheme: HashScheme::RawHttp,
             alter_proof: |_, _| {},
             alter_own: |_, _| {},
             validator: Keypair::from_seed([1; 32]),
@@ -442,7 +445,7 @@ impl World {
             address: Text::new("203.0.113.7:6006").unwrap(),
             image: ImageId(self.calibration.engine),
             model: Some(self.calibration.model),
-            scheme: HashScheme::RawHttp,
+            scheme: self.scheme,
             price: Price { input: 1, output: 3 },
             not_before: Timestamp::from_secs(START),
             not_after: Timestamp::from_secs(START + 3_600),
@@ -474,8 +477,8 @@ impl World {
             path: Text::new("/v1/completions").unwrap(),
             status: 200,
             content_type: Some(Text::new("application/json").unwrap()),
-            scheme: HashScheme::RawHttp,
-            input: Digest::of(request),
+            scheme: self.scheme,
+            input: body_digest::digest_input(self.scheme, request),
             output: Digest::of(output.as_bytes()),
             output_bytes: output.len() as u64,
             chunks: root_of([hash_chunk(output.as_bytes())]),
