@@ -122,7 +122,7 @@ pub(crate) struct World {
     pub(crate) blank: &'static str,
     /// The position of the list that the session was asked before all others, outside of the log. Needs `has_others`.
     pub(crate) asks_before: Option<u64>,
-    /// What the session signs of requests and responses.
+    /// The scheme by which the session signs requests and responses.
     pub(crate) scheme: HashScheme,
     /// Changes the proof of the answer with this number before it is signed.
     pub(crate) alter_proof: fn(usize, &mut ResponseProof),
