@@ -15,7 +15,7 @@ use crate::replay_error::ReplayError;
 use crate::verdict::Publicity;
 
 /// The most positions of opened lists in a bundle.
-pub(crate) const MAX_POSITIONS: u64 = 1 << 16;
+const MAX_POSITIONS: u64 = 1 << 16;
 
 /// A header that a bundle shows because of its lists, or because it stands between such headers.
 #[derive(Clone, Debug)]

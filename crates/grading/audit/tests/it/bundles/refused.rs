@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{
     AnswerFinding, AuditBundle, AuditOutcome, Calibration, CommittedList, FalseIds, KnownAnswer, LinkState,
-    ListCommitment, Origin, OwnTest, ReplayError, RescorablePair, replay, root_of_lists,
+    ListCommitment, ListHead, Origin, OwnTest, ReplayError, RescorablePair, replay, root_of_lists,
 };
 use muster_identity::Keypair;
 use muster_protocol::{Digest, MinerKey};
@@ -83,6 +83,18 @@ fn a_bundle_that_takes_hours_or_fills_a_store_is_refused() {
         let answer = bundle.calibration.machines[0].answers[0];
         bundle.calibration.machines[0].answers = vec![answer; 16_385];
     });
+    let world = World::new("int4", 1);
+    let with_length = |bundle: &mut AuditBundle, length: u64| {
+        let head = ListHead {
+            length,
+            ..world.head(&world.canaries(20))
+        };
+        bundle.commitments = vec![world.commit(COMMITTED, &head).0];
+    };
+    assert_bounded!(|bundle| with_length(bundle, u64::MAX));
+    assert_bounded!(|bundle| with_length(bundle, 65_537));
+    // It fits, but answers name another list.
+    assert_refused!(|bundle| with_length(bundle, 65_536), ReplayError::Canary { .. });
 }
 
 #[test]
