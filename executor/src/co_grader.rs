@@ -278,6 +278,7 @@ impl Inner {
         let folders = JobFolders {
             // The next executor finds the container of a killed executor by this folder.
             root: self.spec.folders.root.clone(),
+            host_files: self.spec.folders.host_files.clone(),
             ..JobFolders::under(&root)
         };
         for folder in [&folders.volume, &folders.output, &folders.specs, &folders.sockets] {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use bollard::models::ContainerCreateBody;
 use muster_checkpoints::resume::batch_scale;
 use muster_containers::docker_engine::LocalImage;
+use muster_containers::host_files::HostFiles;
 use muster_containers::sandbox::{Bind, Gpus, Sandbox, is_system};
 pub use muster_containers::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
 use muster_protocol::job::CheckpointTerms;
@@ -40,6 +41,8 @@ pub struct JobFolders {
     pub artifacts: PathBuf,
     /// The file of the job's script, if it brings one.
     pub script: PathBuf,
+    /// Mounted at `/etc/hosts` and `/etc/hostname`.
+    pub host_files: HostFiles,
     /// Mounted at [`SOCKETS`] for streaming jobs.
     pub sockets: PathBuf,
     /// Mounted at [`SOCKETS`] for other jobs: the program's own report of its progress.
@@ -129,6 +132,7 @@ impl JobFolders {
             specs: data.join("specs"),
             artifacts: data.join("artifacts"),
             script: root.join("script.py"),
+            host_files: HostFiles::under(root),
             sockets: data.join("sockets"),
             report: data.join("report"),
             checkpoint: data.join("checkpoint"),
@@ -190,6 +194,7 @@ impl JobContainer<'_> {
                 .chain(checkpoints.map(|(name, value)| (*name, value.as_str())))
                 .collect(),
             binds: self.binds()?,
+            host_files: &self.folders.host_files,
             labels: labels(self.job.job_uuid, &self.folders.root),
             bare_home: self.bare_home,
             allowance: self.policy.allowance,

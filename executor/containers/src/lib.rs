@@ -11,6 +11,7 @@ mod engine_disk;
 mod folder_removal;
 pub mod gpu;
 pub mod home_folder;
+pub mod host_files;
 mod image_access;
 pub mod image_archive;
 pub mod image_cache;

@@ -24,6 +24,7 @@ use muster_protocol::AttemptId;
 use serde::Deserialize;
 
 use crate::docker_engine::LocalImage;
+use crate::host_files::{HOST_NAME, HostFiles};
 
 /// The label with the attempt that a container serves.
 pub const LABEL_ATTEMPT: &str = "muster.attempt";
@@ -130,6 +131,8 @@ pub struct Sandbox<'a> {
     pub environment: Vec<(&'a str, &'a str)>,
     /// The folders and files that the job shares with the machine.
     pub binds: Vec<Bind>,
+    /// The files at `/etc/hosts` and `/etc/hostname`, which must exist.
+    pub host_files: &'a HostFiles,
     /// The labels by which the executor finds the container again.
     pub labels: HashMap<String, String>,
     /// The home folder of the image's user, if the image keeps no files there.
@@ -156,7 +159,7 @@ impl Sandbox<'_> {
     pub fn container(&self) -> Result<ContainerCreateBody, SandboxError> {
         Ok(ContainerCreateBody {
             image: Some(self.image.id.to_string()),
-            hostname: Some("job".to_owned()),
+            hostname: Some(HOST_NAME.to_owned()),
             cmd: self.command.clone(),
             env: Some(self.environment()?),
             user: match self.run_as {
@@ -190,7 +193,7 @@ impl Sandbox<'_> {
             privileged: Some(false),
             readonly_rootfs: Some(self.root == Root::ReadOnly),
             tmpfs: Some(self.scratch()),
-            mounts: Some(self.binds.iter().map(mount).collect()),
+            mounts: Some(self.binds.iter().chain(&self.host_files.binds()).map(mount).collect()),
             memory: Some(limits.memory),
             // The same number as the memory: no swap.
             memory_swap: Some(limits.memory),
@@ -262,7 +265,9 @@ impl Sandbox<'_> {
     /// Options of the tmpfs mounts by path. They count as the job's memory.
     fn scratch(&self) -> HashMap<String, String> {
         let options = format!("rw,exec,nosuid,nodev,mode=1777,size={}", self.allowance.tmpfs);
-        let taken = |path: &str| self.binds.iter().any(|bind| bind.target == path);
+        let host_files = self.host_files.binds();
+        let bound = || self.binds.iter().chain(&host_files);
+        let taken = |path: &str| bound().any(|bind| bind.target == path);
         // Without a tmpfs, a volume that the image declares would be an unbounded folder on the engine's disk.
         // The engine compares the paths of tmpfs and volumes as they are, after it has cleaned those of volumes.
         let declared = self.image.volumes.iter().filter_map(|path| clean(path));

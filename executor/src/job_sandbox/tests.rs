@@ -140,6 +140,8 @@ fn only_its_own_folders_are_mounted() {
         ("/work/job/specs", "/specs"),
         ("/work/job/artifacts", "/artifacts"),
         ("/work/job/report", "/muster"),
+        ("/work/job/hosts", "/etc/hosts"),
+        ("/work/job/hostname", "/etc/hostname"),
     ];
     assert_eq!(seen, expected);
 }
@@ -223,7 +225,7 @@ fn a_home_with_something_in_it_is_not_covered() {
 fn artifacts_may_lie_in_a_folder_that_is_mounted_already() {
     let mut job = job();
     job.artifacts_dir = Some("/output".into());
-    assert_eq!(container(&job).host_config.unwrap().mounts.unwrap().len(), 4);
+    assert_eq!(container(&job).host_config.unwrap().mounts.unwrap().len(), 6);
     let folders = JobFolders::under(Path::new("/w"));
     assert_eq!(artifacts_folder(&folders, "/output"), folders.output);
     for none in [None, Some(String::new())] {

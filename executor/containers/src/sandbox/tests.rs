@@ -1,6 +1,7 @@
 //! Checks the permissions of a job in the request that the engine gets, and the system calls of the shipped profile.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use muster_protocol::{Digest, ImageId};
 use serde_json::Value;
@@ -136,6 +137,11 @@ fn image() -> LocalImage {
     }
 }
 
+fn host_files() -> &'static HostFiles {
+    static FILES: LazyLock<HostFiles> = LazyLock::new(|| HostFiles::under(Path::new("/work")));
+    &FILES
+}
+
 fn sandbox(image: &LocalImage) -> Sandbox<'_> {
     Sandbox {
         image,
@@ -146,6 +152,7 @@ fn sandbox(image: &LocalImage) -> Sandbox<'_> {
             ("LD_AUDIT", "/y.so"),
         ],
         binds: vec![],
+        host_files: host_files(),
         labels: HashMap::new(),
         bare_home: None,
         allowance: ResourceLimits {
@@ -325,7 +332,7 @@ fn every_way_to_write_a_volume_leads_to_a_bounded_tmpfs_at_the_path_that_the_eng
     ] {
         assert_eq!(paths(&[written]), ["/data"], "{written}");
     }
-    for none in ["/", "/.", "data", "", "/volume/.", "/tmp/"] {
+    for none in ["/", "/.", "data", "", "/volume/.", "/tmp/", "/etc/hosts"] {
         assert_eq!(paths(&[none]), [""; 0], "{none}");
     }
 }

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::support::registry::{PASSWORD, Registry, USER, Wire, forget, publish};
-use crate::support::{clock, engine, image, require, settings, unwatched};
+use crate::support::{clock, engine, host_files, image, require, settings, unwatched};
 
 /// The defaults of an operator: nothing is listed.
 fn strict(folder: &std::path::Path) -> ImageSettings {
@@ -433,6 +433,7 @@ async fn a_volume_of_an_image_is_no_unbounded_folder_however_its_path_is_written
             command: None,
             environment: vec![],
             binds: vec![],
+            host_files: host_files(),
             labels: std::collections::HashMap::from([(crate::support::LABEL.to_owned(), String::new())]),
             bare_home: None,
             allowance: ResourceLimits {

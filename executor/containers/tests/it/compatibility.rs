@@ -9,7 +9,7 @@ use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_containers::{ContainerEngine, ImageArchive, ImageContent, ImageFile, LocalImage};
 use uuid::Uuid;
 
-use crate::support::{LABEL, clock, engine, image, require};
+use crate::support::{LABEL, clock, engine, host_files, image, require};
 
 const ALLOWANCE: ResourceLimits = ResourceLimits {
     nano_cpus: 2_000_000_000,
@@ -39,6 +39,7 @@ async fn run(
         command: Some(command.iter().map(|&word| word.to_owned()).collect()),
         environment: vec![],
         binds: vec![],
+        host_files: host_files(),
         labels: labels(),
         bare_home: home.as_deref(),
         allowance: ALLOWANCE,
@@ -122,6 +123,23 @@ async fn shell_scripts_of_any_user_write_where_scripts_write() {
 }
 
 #[tokio::test]
+async fn localhost_and_the_host_name_lead_to_the_jobs_loopback_and_their_files_take_no_byte() {
+    let engine = engine().await;
+    let script = "hostname; cat /etc/hosts /proc/net/if_inet6; for name in localhost job; do \
+        wget -q -O- http://$name:1/ 2>&1; done; for name in hosts hostname; do echo x >> /etc/$name; done";
+    for (user, root) in [("", Root::ReadOnly), ("app", Root::ReadOnly), ("", Root::Writable)] {
+        let (tag, image) = shell(&engine, user).await;
+        let (_, text) = run(&engine, &image, &["/bin/sh", "-c", script], RunAs::Image, root).await;
+        assert!(text.starts_with("job\n127.0.0.1\tlocalhost job\n"), "{root:?}: {text}");
+        assert_eq!(text.matches("Connection refused").count(), 2, "{root:?}: {text}");
+        assert_eq!(text.matches("Read-only").count(), 2, "{root:?}: {text}");
+        let has_ipv6 = text.contains("00000000000000000000000000000001 01");
+        assert_eq!(text.contains("\n::1\tlocalhost"), has_ipv6, "{root:?}: {text}");
+        engine.remove_tag(&tag).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_root_to_write_goes_with_the_container_and_its_size_is_watched() {
     let engine = engine().await;
     let (tag, image) = shell(&engine, "").await;
@@ -145,6 +163,7 @@ async fn a_root_to_write_goes_with_the_container_and_its_size_is_watched() {
         command: Some(command.map(str::to_owned).to_vec()),
         environment: vec![],
         binds: vec![],
+        host_files: host_files(),
         labels: labels(),
         bare_home: None,
         allowance: ALLOWANCE,

@@ -15,7 +15,7 @@ use muster_protocol::job::Fault;
 
 use crate::support::dockerd::{Dockerd, FIRST_MAPPED};
 use crate::support::registry::{Registry, publish};
-use crate::support::{LABEL, clock, engine, image, require, settings, unwatched};
+use crate::support::{LABEL, clock, engine, host_files, image, require, settings, unwatched};
 
 fn listening(image: &str) -> ContainerCreateBody {
     ContainerCreateBody {
@@ -127,6 +127,7 @@ async fn the_sandbox_runs_in_gvisor_too() {
             command: Some(["run", probe, "1"].map(str::to_owned).to_vec()),
             environment: vec![],
             binds: vec![],
+            host_files: host_files(),
             labels: HashMap::from([(LABEL.to_owned(), String::new())]),
             bare_home: None,
             allowance: ResourceLimits {
@@ -173,6 +174,7 @@ async fn a_jobs_root_is_nobody_on_an_engine_that_maps_users_and_owns_its_folders
             command: Some(command.map(str::to_owned).to_vec()),
             environment: vec![],
             binds: vec![bind(target)],
+            host_files: host_files(),
             labels: HashMap::from([(LABEL.to_owned(), String::new())]),
             bare_home: None,
             allowance: ResourceLimits {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use uuid::Uuid;
 
-use crate::support::{LABEL, engine, until};
+use crate::support::{LABEL, engine, host_files, until};
 
 #[path = "../../examples/pack.rs"]
 #[expect(dead_code, reason = "its main is for the command line")]
@@ -145,6 +145,7 @@ async fn create(
         command: None,
         environment: vec![("MUSTER_LLM_EXPECT", expected)],
         binds: vec![bind(&model, "/model", false), bind(sockets, "/socket", true)],
+        host_files: host_files(),
         labels: HashMap::from([(LABEL.to_owned(), String::new())]),
         bare_home: None,
         allowance: ALLOWANCE,

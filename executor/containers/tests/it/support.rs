@@ -12,7 +12,7 @@ pub(crate) use muster_containers::image_pull::unwatched;
 use muster_containers::image_settings::ImageSettings;
 use muster_process::{SharedClock, SystemClock};
 
-pub(crate) use self::machine::{build_static, engine, require, until};
+pub(crate) use self::machine::{build_static, engine, host_files, require, until};
 
 /// The label of every container that these tests make.
 pub(crate) const LABEL: &str = "muster.engine-test";
