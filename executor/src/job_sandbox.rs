@@ -7,6 +7,7 @@ use bollard::models::ContainerCreateBody;
 use muster_checkpoints::resume::batch_scale;
 use muster_containers::docker_engine::LocalImage;
 use muster_containers::host_files::HostFiles;
+use muster_containers::image_folders::ImageFolders;
 use muster_containers::sandbox::{Bind, Gpus, Sandbox, is_system};
 pub use muster_containers::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
 use muster_protocol::job::CheckpointTerms;
@@ -49,6 +50,8 @@ pub struct JobFolders {
     pub report: PathBuf,
     /// Mounted at the job's folder of checkpoints, if it leaves any.
     pub checkpoint: PathBuf,
+    /// Files of the image, laid out for this job and mounted where the image has them.
+    pub image_files: PathBuf,
     /// Copies of what the job prints. Not mounted.
     pub logs: PathBuf,
 }
@@ -60,8 +63,8 @@ pub struct JobContainer<'a> {
     pub job: &'a JobRequest,
     /// The image, by content: a tag may change under a running job.
     pub image: &'a LocalImage,
-    /// The home folder of the image's user, if the image keeps nothing there.
-    pub bare_home: Option<&'a str>,
+    /// What the image keeps in the folders that the job may write to.
+    pub image_folders: &'a ImageFolders,
     /// The rights of the job.
     pub policy: Policy,
     /// The UUIDs of the GPUs that were claimed for it.
@@ -136,6 +139,7 @@ impl JobFolders {
             sockets: data.join("sockets"),
             report: data.join("report"),
             checkpoint: data.join("checkpoint"),
+            image_files: data.join("image"),
             logs: data.join("logs"),
         }
     }
@@ -196,7 +200,8 @@ impl JobContainer<'_> {
             binds: self.binds()?,
             host_files: &self.folders.host_files,
             labels: labels(self.job.job_uuid, &self.folders.root),
-            bare_home: self.bare_home,
+            image_folders: self.image_folders,
+            image_files: &self.folders.image_files,
             allowance: self.policy.allowance,
             runtime: self.runtime,
             gpus: match self.gpus {

@@ -15,6 +15,7 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use muster_bench::{Direction, Report, Row, take_turns, timed};
 use muster_containers::host_files::HostFiles;
+use muster_containers::image_folders::UNSEEN;
 use muster_containers::image_settings::ImageSettings;
 use muster_containers::images::ensure;
 use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
@@ -108,11 +109,7 @@ fn labels() -> HashMap<String, String> {
 }
 
 /// As an executor does it.
-async fn sealed(
-    engine: &ContainerEngine,
-    image: &LocalImage,
-    host_files: &HostFiles,
-) -> anyhow::Result<()> {
+async fn sealed(engine: &ContainerEngine, image: &LocalImage, host_files: &HostFiles) -> anyhow::Result<()> {
     let sandbox = Sandbox {
         image,
         command: None,
@@ -120,7 +117,8 @@ async fn sealed(
         binds: vec![],
         host_files,
         labels: labels(),
-        bare_home: None,
+        image_folders: &UNSEEN,
+        image_files: std::path::Path::new("/"),
         allowance: ResourceLimits {
             nano_cpus: 1_000_000_000,
             memory: 256 << 20,

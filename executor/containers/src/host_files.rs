@@ -15,6 +15,8 @@ use crate::sandbox::Bind;
 pub const HOST_NAME: &str = "job";
 const HOSTS: &str = "/etc/hosts";
 const HOSTNAME: &str = "/etc/hostname";
+/// The paths in a container at which files are mounted in every job.
+pub(crate) const MOUNTED_FILES: [&str; 2] = [HOSTS, HOSTNAME];
 
 /// The paths of both files on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +125,10 @@ mod tests {
         assert!(!has(&[(own, "0"), (&format!("{module}disable"), "1")]));
         assert!(!has(&[(own, "0"), (&format!("{module}disable_ipv6"), "1")]));
         assert!(!has(&[(own, "1"), (inherit, "1")]));
-        assert!(has(&[(own, "0"), (inherit, "1"), (&format!("{module}disable_ipv6"), "1")]));
+        assert!(has(&[
+            (own, "0"),
+            (inherit, "1"),
+            (&format!("{module}disable_ipv6"), "1")
+        ]));
     }
 }

@@ -131,7 +131,6 @@ impl Driver {
             job: request.job.clone(),
             image: request.image.to_job_image(),
             container: placed.job.container.clone(),
-            bare_home: placed.job.bare_home.clone(),
             gpus: placed.job.gpu_uuids().to_vec(),
             job_since,
             started: self.context.clock().now(),
@@ -170,9 +169,6 @@ impl Driver {
         let config = Arc::clone(&process.config);
         let clock = Arc::clone(&process.clock);
         let orphan = Duration::from_secs(config.orphan_s);
-        if let Err(error) = workspace.mark_adoptable(orphan) {
-            tracing::warn!(error = %Causes(&error), "the job cannot be taken over again");
-        }
         let machine = AttemptMachine::resumed(request.layout.limits, job.started, config.wait_limits());
         let context = AttemptContext {
             process,
@@ -181,6 +177,9 @@ impl Driver {
             called_off: CancellationToken::new(),
         };
         let link = MinerLink::returning(&job, journal, state, path, orphan, clock);
+        if let Err(error) = workspace.mark_adoptable(orphan) {
+            tracing::warn!(error = %Causes(&error), "the job cannot be taken over again");
+        }
         let capture = OutputCapture::new(Some(context.live.clone()));
         let log_limit = config.log_limit();
         let logs = workspace.folders().logs.clone();

@@ -138,7 +138,7 @@ impl Probe {
             Self::Pids => "to start twice the threads it may",
             Self::Disk => {
                 "to write twice into /tmp what fits there, and the same into /etc/hosts, /etc/hostname and /etc/resolv.conf"
-            },
+            }
             Self::Outlive => "to leave a process in a session of its own behind when it ends",
         }
     }
@@ -339,7 +339,10 @@ fn fill_files(mebibytes: usize) -> Result<String, String> {
     if written.is_empty() {
         return Err(refused.join("; "));
     }
-    Ok(format!("{mebibytes} MiB written into each of {}", written.join(", ")))
+    Ok(format!(
+        "{mebibytes} MiB written into each of {}",
+        written.join(", ")
+    ))
 }
 
 /// Appends to a file, and takes what was written away again: without a sandbox it may be a file of the machine's own.

@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use futures_util::StreamExt as _;
 use muster_containers::image_archive::list_images;
+use muster_containers::image_folders::UNSEEN;
 use muster_containers::sandbox::{Bind, Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_containers::{ContainerEngine, LocalImage};
 use serde_json::{Value, json};
@@ -147,7 +148,8 @@ async fn create(
         binds: vec![bind(&model, "/model", false), bind(sockets, "/socket", true)],
         host_files: host_files(),
         labels: HashMap::from([(LABEL.to_owned(), String::new())]),
-        bare_home: None,
+        image_folders: &UNSEEN,
+        image_files: Path::new("/"),
         allowance: ALLOWANCE,
         runtime: "",
         gpus: Gpus::None,

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use bollard::models::{ContainerCreateBody, DeviceMapping, HostConfig, Mount, MountType};
 use futures_util::StreamExt;
+use muster_containers::image_folders::UNSEEN;
 use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_containers::{ContainerEngine, LocalImage};
 use muster_process::Tasks;
@@ -166,7 +167,8 @@ fn sealed_body(image: &LocalImage, name: &str, command: Vec<String>) -> Containe
         binds: vec![],
         host_files: host_files(),
         labels: HashMap::from([(LABEL.to_owned(), String::new())]),
-        bare_home: None,
+        image_folders: &UNSEEN,
+        image_files: Path::new("/"),
         allowance: ResourceLimits {
             nano_cpus,
             ..ALLOWANCE

@@ -2,11 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::LazyLock;
 
 use anyhow::{Context, ensure};
 use muster_containers::ContainerEngine;
-use muster_containers::host_files::HostFiles;
 
 /// The engine of this machine.
 ///
@@ -17,22 +15,6 @@ pub(crate) async fn engine() -> ContainerEngine {
         Ok(engine) => engine,
         Err(error) => panic!("this test needs a Docker engine, which `cargo xtask test` installs: {error}"),
     }
-}
-
-/// The files that a sandbox has at `/etc/hosts` and `/etc/hostname`, below the target folder of this build.
-pub(crate) fn host_files() -> &'static HostFiles {
-    static FILES: LazyLock<HostFiles> = LazyLock::new(|| {
-        let tests = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let folder = tests.join("host-files");
-        if !folder.exists() {
-            let fresh = tempfile::tempdir_in(tests).unwrap();
-            HostFiles::under(fresh.path()).write().unwrap();
-            // Another test may have been first.
-            let _ = std::fs::rename(fresh.path(), &folder);
-        }
-        HostFiles::under(&folder)
-    });
-    &FILES
 }
 
 /// Polls until `ready` returns true.
