@@ -136,8 +136,7 @@ impl Driver {
             started: self.context.clock().now(),
             boot: boot_id(),
         };
-        let limit = Duration::from_secs(self.context.config().orphan_s);
-        let marked = placed.job.workspace.mark_adoptable(limit);
+        let marked = placed.job.workspace.mark_adoptable(self.link.orphan());
         let folder = placed.job.workspace.folders().root.clone();
         let begun = spawn_blocking(move || Journal::begin(&folder, &job)).await;
         match (marked, begun) {
@@ -177,7 +176,7 @@ impl Driver {
             called_off: CancellationToken::new(),
         };
         let link = MinerLink::returning(&job, journal, state, path, orphan, clock);
-        if let Err(error) = workspace.mark_adoptable(orphan) {
+        if let Err(error) = workspace.mark_adoptable(link.orphan()) {
             tracing::warn!(error = %Causes(&error), "the job cannot be taken over again");
         }
         let capture = OutputCapture::new(Some(context.live.clone()));
