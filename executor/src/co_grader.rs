@@ -14,6 +14,7 @@ use http::Method;
 use http::uri::PathAndQuery;
 use indexmap::IndexMap;
 use muster_containers::docker_engine::ContainerEngine;
+use muster_containers::image_folders::UNSEEN;
 use muster_containers::image_pull::unwatched;
 use muster_containers::images::{LeasedImage, ensure};
 use muster_containers::sandbox::ResourceLimits;
@@ -227,7 +228,7 @@ impl Inner {
             resumed: None,
             job: &job,
             image: &image.image,
-            bare_home: None,
+            image_folders: &UNSEEN,
             policy: Policy {
                 allowance: grader_allowance(spec.policy.allowance),
                 ..spec.policy
@@ -278,6 +279,7 @@ impl Inner {
         let folders = JobFolders {
             // The next executor finds the container of a killed executor by this folder.
             root: self.spec.folders.root.clone(),
+            host_files: self.spec.folders.host_files.clone(),
             ..JobFolders::under(&root)
         };
         for folder in [&folders.volume, &folders.output, &folders.specs, &folders.sockets] {

@@ -1,16 +1,17 @@
-//! Facts that one lease learns and the next need not ask for again: a connection to the engine, and the home folders of
+//! Facts that one lease learns and the next need not ask for again: a connection to the engine, and the folders of
 //! images. Nothing of a job is kept here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use muster_containers::image_folders::ImageFolders;
 use muster_containers::{ContainerEngine, EngineError};
 use muster_process::{Backoff, SharedClock};
 use muster_protocol::ImageId;
 use parking_lot::{Mutex, MutexGuard};
 
-/// Home folders kept at once; one more empties the cache.
-const MAX_IMAGES: usize = 1_024;
+/// Images whose folders are kept at once; one more empties the cache. Each takes 128 KiB, or a little more.
+const MAX_IMAGES: usize = 256;
 
 /// The cache of one process. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -20,8 +21,8 @@ pub(crate) struct EngineCache(Arc<Mutex<CachedFacts>>);
 struct CachedFacts {
     /// The engine that answered last.
     engine: Option<ContainerEngine>,
-    /// By the image's content, which does not change: the home folder that a tmpfs may cover, if there is one.
-    homes: HashMap<ImageId, Option<String>>,
+    /// By the image's content, which does not change: what it keeps in the folders that its jobs may write to.
+    folders: HashMap<ImageId, Arc<ImageFolders>>,
 }
 
 impl EngineCache {
@@ -52,18 +53,18 @@ impl EngineCache {
         self.lock().engine.clone()
     }
 
-    /// The home folder of an image; `None` if it is not known yet.
-    pub(crate) fn home(&self, image: ImageId) -> Option<Option<String>> {
-        self.lock().homes.get(&image).cloned()
+    /// What an image keeps in the folders that its jobs may write to; `None` if it is not known yet.
+    pub(crate) fn folders(&self, image: ImageId) -> Option<Arc<ImageFolders>> {
+        self.lock().folders.get(&image).cloned()
     }
 
-    /// Keeps the home folder of an image.
-    pub(crate) fn keep_home(&self, image: ImageId, home: Option<String>) {
-        let homes = &mut self.lock().homes;
-        if homes.len() >= MAX_IMAGES {
-            homes.clear();
+    /// Keeps what an image keeps in its folders.
+    pub(crate) fn keep_folders(&self, image: ImageId, found: Arc<ImageFolders>) {
+        let folders = &mut self.lock().folders;
+        if folders.len() >= MAX_IMAGES {
+            folders.clear();
         }
-        homes.insert(image, home);
+        folders.insert(image, found);
     }
 
     fn lock(&self) -> MutexGuard<'_, CachedFacts> {

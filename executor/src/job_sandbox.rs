@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use bollard::models::ContainerCreateBody;
 use muster_checkpoints::resume::batch_scale;
 use muster_containers::docker_engine::LocalImage;
+use muster_containers::host_files::HostFiles;
+use muster_containers::image_folders::ImageFolders;
 use muster_containers::sandbox::{Bind, Gpus, Sandbox, is_system};
 pub use muster_containers::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
 use muster_protocol::job::CheckpointTerms;
@@ -40,12 +42,16 @@ pub struct JobFolders {
     pub artifacts: PathBuf,
     /// The file of the job's script, if it brings one.
     pub script: PathBuf,
+    /// Mounted at `/etc/hosts` and `/etc/hostname`.
+    pub host_files: HostFiles,
     /// Mounted at [`SOCKETS`] for streaming jobs.
     pub sockets: PathBuf,
     /// Mounted at [`SOCKETS`] for other jobs: the program's own report of its progress.
     pub report: PathBuf,
     /// Mounted at the job's folder of checkpoints, if it leaves any.
     pub checkpoint: PathBuf,
+    /// Files of the image, laid out for this job and mounted where the image has them.
+    pub image_files: PathBuf,
     /// Copies of what the job prints. Not mounted.
     pub logs: PathBuf,
 }
@@ -57,8 +63,8 @@ pub struct JobContainer<'a> {
     pub job: &'a JobRequest,
     /// The image, by content: a tag may change under a running job.
     pub image: &'a LocalImage,
-    /// The home folder of the image's user, if the image keeps nothing there.
-    pub bare_home: Option<&'a str>,
+    /// What the image keeps in the folders that the job may write to.
+    pub image_folders: &'a ImageFolders,
     /// The rights of the job.
     pub policy: Policy,
     /// The UUIDs of the GPUs that were claimed for it.
@@ -129,9 +135,11 @@ impl JobFolders {
             specs: data.join("specs"),
             artifacts: data.join("artifacts"),
             script: root.join("script.py"),
+            host_files: HostFiles::under(root),
             sockets: data.join("sockets"),
             report: data.join("report"),
             checkpoint: data.join("checkpoint"),
+            image_files: data.join("image"),
             logs: data.join("logs"),
         }
     }
@@ -190,8 +198,10 @@ impl JobContainer<'_> {
                 .chain(checkpoints.map(|(name, value)| (*name, value.as_str())))
                 .collect(),
             binds: self.binds()?,
+            host_files: &self.folders.host_files,
             labels: labels(self.job.job_uuid, &self.folders.root),
-            bare_home: self.bare_home,
+            image_folders: self.image_folders,
+            image_files: &self.folders.image_files,
             allowance: self.policy.allowance,
             runtime: self.runtime,
             gpus: match self.gpus {

@@ -46,7 +46,6 @@ pub(crate) struct JournaledJob {
     pub(crate) image: JobImage,
     /// The name of the container.
     pub(crate) container: String,
-    pub(crate) bare_home: Option<String>,
     /// The UUIDs of the job's GPUs.
     pub(crate) gpus: Vec<String>,
     /// When the executor got the job.

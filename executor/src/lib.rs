@@ -22,6 +22,7 @@ mod engine_cache;
 pub mod error;
 #[cfg(test)]
 mod fixtures;
+mod image_files;
 mod images;
 mod job_layout;
 pub mod job_sandbox;

@@ -14,7 +14,7 @@ use muster_process::error::Causes;
 use muster_protocol::wire::executor::LeaseHeld;
 use muster_protocol::wire::executor_socket::{ExecutorToMiner, MinerToExecutor};
 use muster_protocol::wire::muster::CancelJob;
-use muster_protocol::{AttemptId, Feature, Timestamp};
+use muster_protocol::{AttemptId, ErrorCode, Feature, Timestamp};
 use muster_websocket::SocketError;
 use muster_websocket::session::Sender;
 use tokio::sync::watch;
@@ -23,6 +23,9 @@ pub(crate) use self::returning::{ReturnPath, SharedLine};
 use self::returning::{ReturnTicket, Returning};
 use crate::journal::{JobOrigin, Journal, JournaledJob, JournaledState, StateToNote};
 use crate::lease_connection::{LeaseConnection, Miner, Received};
+
+/// How long before the miner gives a lease up its attempt ends, at most: both may notice the loss at different times.
+const END_BEFORE: Duration = Duration::from_secs(10);
 
 /// Sends messages that are no reports: each on the connection of the moment. Clones share the link.
 #[derive(Clone)]
@@ -46,7 +49,7 @@ pub(crate) struct MinerLink {
     sent: usize,
     /// When the executor got the job.
     job_since: Option<Timestamp>,
-    /// How long the attempt goes on without a miner.
+    /// How long the attempt goes on without a miner, as the operator of this executor set it.
     orphan: Duration,
     outlet: watch::Sender<Option<Sender<Miner>>>,
     muster: bool,
@@ -115,7 +118,7 @@ impl MinerLink {
             attempt: job.token.attempt(),
             line: LeaseLine::Away {
                 returning: path.dial(ticket),
-                until: clock.now().plus(orphan),
+                until: clock.now().plus(time_alone(orphan, Some(&state.held))),
             },
             path,
             held: Some(state.held),
@@ -140,6 +143,25 @@ impl MinerLink {
     /// When the executor got the job.
     pub(crate) fn job_since(&self) -> Option<Timestamp> {
         self.job_since
+    }
+
+    /// How long the attempt goes on without a miner, or without a process.
+    pub(crate) fn orphan(&self) -> Duration {
+        time_alone(self.orphan, self.held.as_ref())
+    }
+
+    /// Takes the miner's terms of a return, which bound how long the attempt goes on without it.
+    fn hold(&mut self, held: LeaseHeld) {
+        let (own, bound) = (
+            self.orphan.as_secs(),
+            time_alone(self.orphan, Some(&held)).as_secs(),
+        );
+        if bound < own && self.held.is_none() {
+            let (code, reattach_s) = (ErrorCode::OrphanBeyondLease, held.reattach_s);
+            tracing::error!(%code, orphan_s = own, reattach_s, bound, "orphan_s is not below the miner's reattach_s");
+        }
+        self.held = Some(held);
+        self.note();
     }
 
     /// Whether another process may go on with the attempt.
@@ -217,8 +239,7 @@ impl MinerLink {
                     Received::Message(MinerToExecutor::MusterLeaseHeld(held))
                         if held.job_uuid == self.attempt =>
                     {
-                        self.held = Some(held);
-                        self.note();
+                        self.hold(held);
                     }
                     Received::Lost(reason) => match self.ticket() {
                         Some(ticket) => self.go_away(ticket, &reason),
@@ -232,7 +253,7 @@ impl MinerLink {
                     let back = tokio::select! {
                         back = returning => back,
                         () = self.clock.sleep_until(*until) => {
-                            let waited = self.orphan.as_secs();
+                            let waited = time_alone(self.orphan, self.held.as_ref()).as_secs();
                             return Received::Lost(format!("it did not take the job back within {waited} s"));
                         }
                     };
@@ -280,7 +301,7 @@ impl MinerLink {
     }
 
     async fn await_stored(&mut self) -> Result<(), String> {
-        let until = self.clock.now().plus(self.orphan);
+        let until = self.clock.now().plus(self.orphan());
         let clock = Arc::clone(&self.clock);
         loop {
             let received = tokio::select! {
@@ -340,7 +361,7 @@ impl MinerLink {
         self.outlet.send_replace(None);
         self.line = LeaseLine::Away {
             returning: self.path.dial(ticket),
-            until: self.clock.now().plus(self.orphan),
+            until: self.clock.now().plus(self.orphan()),
         };
     }
 
@@ -351,6 +372,16 @@ impl MinerLink {
         self.line = LeaseLine::Open(connection);
         self.note();
     }
+}
+
+/// How long an attempt goes on alone: as its operator set it, and so much less than the miner keeps its lease that the
+/// program has ended before the miner asks another executor.
+fn time_alone(own: Duration, held: Option<&LeaseHeld>) -> Duration {
+    let Some(held) = held else {
+        return own;
+    };
+    let kept = Duration::from_secs(held.reattach_s);
+    own.min(kept.saturating_sub(END_BEFORE.min(kept / 5)))
 }
 
 /// Sends a message, unless the miner does not know it.
@@ -397,5 +428,30 @@ impl MinerOutlet {
     /// Waits until a connection is lost or made.
     pub(crate) async fn changed(&mut self) -> Result<(), LinkClosed> {
         self.0.changed().await.map_err(|_| LinkClosed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::wire::executor::OneTimeSecret;
+
+    use super::*;
+
+    #[test]
+    fn an_attempt_alone_ends_before_its_miner_gives_the_lease_up() {
+        let held = |reattach_s| LeaseHeld {
+            job_uuid: "11111111-2222-4333-8444-555555555555".parse().unwrap(),
+            epoch: 1,
+            secret: OneTimeSecret::from_bytes([7; 32]),
+            reattach_s,
+        };
+        let alone =
+            |own, kept: Option<u64>| time_alone(Duration::from_secs(own), kept.map(held).as_ref()).as_secs();
+        assert_eq!(alone(120, Some(150)), 120, "the defaults");
+        assert_eq!(alone(3_600, Some(150)), 140);
+        assert_eq!(alone(120, Some(120)), 110);
+        assert_eq!(alone(120, Some(5)), 4);
+        assert_eq!(alone(120, Some(0)), 0);
+        assert_eq!(alone(120, None), 120, "a miner that keeps no lease");
     }
 }

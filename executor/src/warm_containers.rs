@@ -27,6 +27,8 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::config::Config;
+use crate::engine_cache::EngineCache;
+use crate::image_files::ImageUse;
 use crate::workspace::Workspace;
 
 pub(crate) use self::template::{ContainerShape, WarmTemplate, encode_program};
@@ -255,6 +257,18 @@ impl WarmPool {
         let body = template.warm_body(attempt, workspace.folders(), &self.0.holder);
         let body = body.ok_or("the job cannot be put into a container")?;
         let name = format!("muster-warm-{attempt}");
+        let image_use = ImageUse {
+            engine: &engine,
+            image: template.image(),
+            policy: template.policy(),
+            folders: workspace.folders(),
+            attempt,
+            container: &name,
+        };
+        let found = Arc::clone(template.image_folders());
+        // A job of this image ran before: whatever is left out was left out then, and the container's shape shows it.
+        let laid = image_use.lay_files(found, &EngineCache::default()).await;
+        laid.map_err(|error| Causes(&error).to_string())?;
         let started = async {
             engine.create(&name, body).await?;
             let streams = engine.attach_with_input(&name).await?;

@@ -46,6 +46,7 @@ impl Workspace {
             make_writable(folder).map_err(failed)?;
         }
         fs::create_dir(&folders.logs).map_err(failed)?;
+        folders.host_files.write().map_err(failed)?;
         Ok(Self { root, folders })
     }
 

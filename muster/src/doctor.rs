@@ -161,6 +161,7 @@ fn disk(folder: &Path, purpose: Purpose) -> DiskFacts {
     let tried = purpose.runs_jobs().then(|| try_out(folder, ""));
     DiskFacts {
         sized: tried.as_ref().map(std::result::Result::is_ok),
+        gives_files: purpose.runs_jobs().then(|| nix::unistd::geteuid().is_root()),
         unsized_because: tried.and_then(std::result::Result::err).map(words),
         folder: folder.display().to_string(),
         free: looked

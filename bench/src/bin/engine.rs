@@ -14,6 +14,8 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt;
 use muster_bench::{Direction, Report, Row, take_turns, timed};
+use muster_containers::host_files::HostFiles;
+use muster_containers::image_folders::UNSEEN;
 use muster_containers::image_settings::ImageSettings;
 use muster_containers::images::ensure;
 use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
@@ -28,14 +30,16 @@ const TAG: &str = "muster/bench-engine:latest";
 fn main() -> anyhow::Result<()> {
     let runtime = Runtime::new()?;
     let (engine, docker, image) = runtime.block_on(prepare())?;
+    let folder = tempfile::tempdir()?;
+    let host_files = HostFiles::under(folder.path());
+    host_files.write()?;
     let started = take_turns(
         ROUNDS,
-        || milliseconds(&runtime, sealed(&engine, &image)),
+        || milliseconds(&runtime, sealed(&engine, &image, &host_files)),
         || milliseconds(&runtime, bare(&docker, &image)),
     )?;
-    let folder = tempfile::tempdir()?;
     let settings = ImageSettings {
-        cache_dir: folder.path().to_owned(),
+        cache_dir: folder.path().join("images"),
         local: vec!["*".to_owned()],
         ..ImageSettings::default()
     };
@@ -105,14 +109,16 @@ fn labels() -> HashMap<String, String> {
 }
 
 /// As an executor does it.
-async fn sealed(engine: &ContainerEngine, image: &LocalImage) -> anyhow::Result<()> {
+async fn sealed(engine: &ContainerEngine, image: &LocalImage, host_files: &HostFiles) -> anyhow::Result<()> {
     let sandbox = Sandbox {
         image,
         command: None,
         environment: vec![],
         binds: vec![],
+        host_files,
         labels: labels(),
-        bare_home: None,
+        image_folders: &UNSEEN,
+        image_files: std::path::Path::new("/"),
         allowance: ResourceLimits {
             nano_cpus: 1_000_000_000,
             memory: 256 << 20,

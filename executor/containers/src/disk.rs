@@ -41,9 +41,16 @@ pub enum DiskEnd {
 }
 
 /// Completes when `folder` has grown by more than `limit` bytes, or the disk below it has less than `reserve` bytes
-/// left. Where the job has a file system of its own, that is what is measured.
-pub async fn watch(folder: PathBuf, limit: u64, reserve: u64, clock: SharedClock) -> DiskEnd {
-    let start = measure(&folder).await;
+/// left. What is in `counted` now, a folder below it, counts as grown. Where the job has a file system of its own, that
+/// is what is measured.
+pub async fn watch(
+    folder: PathBuf,
+    counted: PathBuf,
+    limit: u64,
+    reserve: u64,
+    clock: SharedClock,
+) -> DiskEnd {
+    let start = measure(&folder).await.saturating_sub(measure(&counted).await);
     let mut pause = WATCH_EVERY;
     loop {
         if lacks_reserve(&folder, reserve) {
@@ -226,10 +233,17 @@ mod tests {
     async fn a_disk_that_falls_below_its_reserve_ends_the_job() {
         let folder = tempfile::tempdir().unwrap();
         let clock: SharedClock = Arc::new(TokioClock::new(Timestamp::from_secs(0)));
-        let ended = watch(folder.path().to_owned(), u64::MAX, u64::MAX, Arc::clone(&clock)).await;
+        let ended = watch(
+            folder.path().to_owned(),
+            PathBuf::new(),
+            u64::MAX,
+            u64::MAX,
+            Arc::clone(&clock),
+        )
+        .await;
         assert_eq!(ended, DiskEnd::Reserve);
         assert!(!lacks_reserve(folder.path(), 0));
-        let watching = watch(folder.path().to_owned(), 1 << 20, 0, clock);
+        let watching = watch(folder.path().to_owned(), PathBuf::new(), 1 << 20, 0, clock);
         let writing = async {
             tokio::time::sleep(WATCH_EVERY / 2).await;
             fs::write(folder.path().join("large"), vec![1; 3 << 20]).unwrap();

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::container::{AttachContainerResults, LogOutput};
@@ -21,9 +22,11 @@ use hyper::header::HeaderValue;
 use muster_process::Coded;
 use muster_protocol::{ErrorCode, ImageId};
 use tokio::io::AsyncWrite;
+use tokio::sync::OnceCell;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
 use crate::image_archive::{ArchiveError, without_tags};
+use crate::image_user::OwnerIds;
 
 /// Timeout of loading an image archive: a large image takes minutes, longer than the client library's default.
 const LOAD_LIMIT: Duration = Duration::from_secs(1_800);
@@ -97,6 +100,8 @@ impl Coded for EngineError {
 pub struct ContainerEngine {
     docker: Docker,
     version: String,
+    /// The user and the group on this machine that root is in the containers, once they were asked for.
+    pub(crate) first_ids: Arc<OnceCell<Option<OwnerIds>>>,
 }
 
 /// An image that the engine has.
@@ -211,7 +216,11 @@ impl ContainerEngine {
         let docker = docker.negotiate_version().await.map_err(unreachable)?;
         let version = docker.version().await.map_err(unreachable)?.version;
         let version = version.ok_or(EngineError::Incomplete("its version"))?;
-        Ok(Self { docker, version })
+        Ok(Self {
+            docker,
+            version,
+            first_ids: Arc::default(),
+        })
     }
 
     pub(crate) fn docker(&self) -> &Docker {

@@ -1,8 +1,8 @@
 //! Containers on a Docker engine: images by content, the sandbox, and the removal of abandoned containers.
 //!
 //! Reading order: [`docker_engine`] (the API), [`image_archive`] and [`images`] (the programs of jobs), [`sandbox`] (a
-//! job's permissions, a pure function), [`home_folder`] and [`disk`] (the places a job may write to), [`owned_folders`]
-//! and [`leftovers`] (the owners of folders, and the removal of folders whose owner is dead).
+//! job's permissions, a pure function), [`image_folders`], [`laid_files`] and [`disk`] (the places a job may write to),
+//! [`owned_folders`] and [`leftovers`] (the owners of folders, and the removal of folders whose owner is dead).
 
 pub mod credentials;
 pub mod disk;
@@ -10,16 +10,19 @@ pub mod docker_engine;
 mod engine_disk;
 mod folder_removal;
 pub mod gpu;
-pub mod home_folder;
+pub mod host_files;
 mod image_access;
 pub mod image_archive;
 pub mod image_cache;
 pub mod image_error;
+pub mod image_folders;
 pub mod image_leases;
 pub mod image_pull;
 pub mod image_reference;
 pub mod image_settings;
+mod image_user;
 pub mod images;
+pub mod laid_files;
 pub mod leftovers;
 pub mod owned_folders;
 pub mod private_pull;
@@ -32,4 +35,5 @@ pub mod user_archive;
 
 pub use docker_engine::{ContainerEngine, EngineError, LocalImage};
 pub use image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
+pub use image_user::OwnerIds;
 pub use leftovers::reap;

@@ -5,10 +5,8 @@
 //! space, bounded memory, processors and processes, no devices, and the system calls of `seccomp.json`. It shares with
 //! the machine only the folders that are bound into it, and GPUs for GPU classes.
 //!
-//! A tmpfs hides the image's files at its path. `/tmp`, `/var/tmp`, `/run` and the folders that an image declares as
-//! volumes always start empty. The home folder of the image's user starts empty only if the image keeps no files in it
-//! (see [`crate::home_folder`]). If it keeps any, for example a model in `~/.cache`, the job can read them and cannot
-//! write beside them. Such a job points its programs elsewhere, for example with `HOME=/tmp`.
+//! What an image keeps in the folders that its jobs may write to (`/tmp`, `/var/tmp`, `/run`, the home of its user, and
+//! the folders that it declares as volumes) stays there: see [`crate::image_folders`].
 //!
 //! A class may give organic jobs a writable root: a layer of the engine that is removed with the container, whose size
 //! [`crate::disk::watch_root`] bounds. Whitelisted images run as a fixed user that owns nothing on the machine.
@@ -24,6 +22,9 @@ use muster_protocol::AttemptId;
 use serde::Deserialize;
 
 use crate::docker_engine::LocalImage;
+use crate::host_files::{HOST_NAME, HostFiles};
+use crate::image_folders::{FolderMount, ImageFolders};
+use crate::laid_files::laid_at;
 
 /// The label with the attempt that a container serves.
 pub const LABEL_ATTEMPT: &str = "muster.attempt";
@@ -34,12 +35,14 @@ pub const LABEL_EXECUTOR: &str = "muster.executor";
 const SECCOMP: &str = include_str!("../seccomp.json");
 /// User and group of whitelisted images.
 const NOBODY: &str = "65532:65532";
-/// Scratch folders, which programs expect to be writable.
-const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
 /// Folders that a mount chosen by the job must not cover.
 const SYSTEM: [&str; 9] = [
     "/proc", "/sys", "/dev", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc",
 ];
+/// Folders of the kernel, in which an image keeps nothing.
+const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// The most volumes of an image: each is looked at, and mounted.
+const MAX_VOLUMES: usize = 128;
 
 /// A job that cannot be put into a container: its user's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +57,14 @@ pub enum SandboxError {
         "the environment variable {0:?} has a name that is empty or holds '=' or NUL, or a value that holds NUL"
     )]
     Environment(String),
+    /// The image declares its whole root as a volume.
+    #[error(
+        "the image declares / as a volume, with which no engine starts a container; take VOLUME / out of it"
+    )]
+    RootVolume,
+    /// The image declares very many volumes.
+    #[error("the image declares {0} volumes; {MAX_VOLUMES} are taken")]
+    Volumes(usize),
 }
 
 /// The resource limits of one job, in the engine's units; computed by the executor from the job's class.
@@ -130,10 +141,14 @@ pub struct Sandbox<'a> {
     pub environment: Vec<(&'a str, &'a str)>,
     /// The folders and files that the job shares with the machine.
     pub binds: Vec<Bind>,
+    /// The files at `/etc/hosts` and `/etc/hostname`, which must exist.
+    pub host_files: &'a HostFiles,
     /// The labels by which the executor finds the container again.
     pub labels: HashMap<String, String>,
-    /// The home folder of the image's user, if the image keeps no files there.
-    pub bare_home: Option<&'a str>,
+    /// What the image keeps in the folders that the job may write to.
+    pub image_folders: &'a ImageFolders,
+    /// The folder into which files of the image were laid for this job.
+    pub image_files: &'a Path,
     /// The resource limits.
     pub allowance: ResourceLimits,
     /// The OCI runtime; empty for the engine's default.
@@ -152,11 +167,12 @@ impl Sandbox<'_> {
     /// The request that creates the container.
     ///
     /// # Errors
-    /// The job's `artifacts_dir` or a variable is not possible in a container.
+    /// A variable of the job or a volume of the image is not possible in a container.
     pub fn container(&self) -> Result<ContainerCreateBody, SandboxError> {
+        check_volumes(self.image)?;
         Ok(ContainerCreateBody {
             image: Some(self.image.id.to_string()),
-            hostname: Some("job".to_owned()),
+            hostname: Some(HOST_NAME.to_owned()),
             cmd: self.command.clone(),
             env: Some(self.environment()?),
             user: match self.run_as {
@@ -190,7 +206,7 @@ impl Sandbox<'_> {
             privileged: Some(false),
             readonly_rootfs: Some(self.root == Root::ReadOnly),
             tmpfs: Some(self.scratch()),
-            mounts: Some(self.binds.iter().map(mount).collect()),
+            mounts: Some(self.mounts()),
             memory: Some(limits.memory),
             // The same number as the memory: no swap.
             memory_swap: Some(limits.memory),
@@ -259,28 +275,67 @@ impl Sandbox<'_> {
         })
     }
 
+    /// The places in the container at which nothing but the image's own folders may be mounted.
+    fn image_mounts(&self) -> impl Iterator<Item = (String, FolderMount)> {
+        let host_files = self.host_files.binds().map(|bind| bind.target);
+        let mounts = self.image_folders.mounts(self.image, self.root, self.run_as);
+        let free = move |path: &str| {
+            self.binds.iter().all(|bind| bind.target != path) && !host_files.iter().any(|file| file == path)
+        };
+        // The engine compares the paths of mounts and volumes as they are, after it has cleaned those of volumes.
+        mounts.into_iter().filter(move |(path, _)| free(path))
+    }
+
     /// Options of the tmpfs mounts by path. They count as the job's memory.
     fn scratch(&self) -> HashMap<String, String> {
-        let options = format!("rw,exec,nosuid,nodev,mode=1777,size={}", self.allowance.tmpfs);
-        let taken = |path: &str| self.binds.iter().any(|bind| bind.target == path);
-        // Without a tmpfs, a volume that the image declares would be an unbounded folder on the engine's disk.
-        // The engine compares the paths of tmpfs and volumes as they are, after it has cleaned those of volumes.
-        let declared = self.image.volumes.iter().filter_map(|path| clean(path));
-        let paths = SCRATCH
-            .map(str::to_owned)
-            .into_iter()
-            .chain(self.bare_home.map(str::to_owned))
-            .chain(declared);
-        paths
-            .filter(|path| !taken(path))
-            .map(|path| (path, options.clone()))
-            .collect()
+        let size = self.allowance.tmpfs;
+        let tmpfs = self.image_mounts().filter_map(|(path, mount)| match mount {
+            FolderMount::Tmpfs { owner, mode } => {
+                let owner = match (owner.user, owner.group) {
+                    (0, 0) => String::new(),
+                    (user, group) => format!(",uid={user},gid={group}"),
+                };
+                let options = format!("rw,exec,nosuid,nodev,mode={mode:o},size={size}{owner}");
+                Some((path, options))
+            }
+            FolderMount::Laid { .. } => None,
+        });
+        tmpfs.collect()
+    }
+
+    /// The mounts of folders and files.
+    fn mounts(&self) -> Vec<Mount> {
+        let laid = self.image_mounts().filter_map(|(path, mount)| match mount {
+            FolderMount::Tmpfs { .. } => None,
+            FolderMount::Laid { writable } => Some(Bind {
+                source: laid_at(self.image_files, &path),
+                target: path,
+                writable,
+            }),
+        });
+        let binds = self.binds.iter().cloned().chain(self.host_files.binds());
+        binds.chain(laid).map(|bind| mount(&bind)).collect()
+    }
+}
+
+/// Whether the engine can mount the volumes of an image.
+pub(crate) fn check_volumes(image: &LocalImage) -> Result<(), SandboxError> {
+    if image
+        .volumes
+        .iter()
+        .any(|path| path.starts_with('/') && clean(path).is_none())
+    {
+        return Err(SandboxError::RootVolume);
+    }
+    match image.volumes.len() {
+        0..=MAX_VOLUMES => Ok(()),
+        more => Err(SandboxError::Volumes(more)),
     }
 }
 
 /// An absolute path without `.`, `..` and repeated slashes, as the engine reads the paths of volumes. `None` for the
 /// root and for a relative path, neither of which the engine takes as a volume.
-fn clean(path: &str) -> Option<String> {
+pub(crate) fn clean(path: &str) -> Option<String> {
     let mut parts = Vec::new();
     for part in path.strip_prefix('/')?.split('/') {
         match part {
@@ -302,33 +357,24 @@ pub fn labels(attempt: AttemptId, folder: &Path) -> HashMap<String, String> {
     ])
 }
 
-/// The home folder of the image's user, as far as it is known without reading the image's files.
-pub fn home_folder(image: &LocalImage) -> Option<String> {
-    let declared = image
-        .environment
-        .iter()
-        .find_map(|line| line.strip_prefix("HOME="));
-    let user = image.user.split(':').next().unwrap_or_default();
-    let home = match (declared, user) {
-        (Some(home), _) => home.trim_end_matches('/').to_owned(),
-        (None, "" | "root" | "0") => "/root".to_owned(),
-        (None, number) if number.bytes().all(|byte| byte.is_ascii_digit()) => return None,
-        (None, name) => format!("/home/{name}"),
-    };
-    let plain = home.starts_with('/')
-        && home
-            .split('/')
-            .skip(1)
-            .all(|part| !matches!(part, "" | "." | ".."));
-    (plain && !is_system(&home)).then_some(home)
-}
-
 /// Whether a path lies in one of the system's folders, which no job may cover.
 pub fn is_system(path: &str) -> bool {
-    SYSTEM.iter().any(|folder| {
-        path.strip_prefix(folder)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    })
+    SYSTEM.iter().any(|folder| lies_in(path, folder))
+}
+
+/// Whether a path is one of the system's folders itself.
+pub(crate) fn is_system_folder(path: &str) -> bool {
+    SYSTEM.contains(&path)
+}
+
+/// Whether a path lies in one of the kernel's folders.
+pub(crate) fn is_kernel_folder(path: &str) -> bool {
+    KERNEL.iter().any(|folder| lies_in(path, folder))
+}
+
+fn lies_in(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn environment(given: &[(&str, &str)]) -> Result<Vec<String>, SandboxError> {

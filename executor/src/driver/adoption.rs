@@ -131,14 +131,12 @@ impl Driver {
             job: request.job.clone(),
             image: request.image.to_job_image(),
             container: placed.job.container.clone(),
-            bare_home: placed.job.bare_home.clone(),
             gpus: placed.job.gpu_uuids().to_vec(),
             job_since,
             started: self.context.clock().now(),
             boot: boot_id(),
         };
-        let limit = Duration::from_secs(self.context.config().orphan_s);
-        let marked = placed.job.workspace.mark_adoptable(limit);
+        let marked = placed.job.workspace.mark_adoptable(self.link.orphan());
         let folder = placed.job.workspace.folders().root.clone();
         let begun = spawn_blocking(move || Journal::begin(&folder, &job)).await;
         match (marked, begun) {
@@ -170,9 +168,6 @@ impl Driver {
         let config = Arc::clone(&process.config);
         let clock = Arc::clone(&process.clock);
         let orphan = Duration::from_secs(config.orphan_s);
-        if let Err(error) = workspace.mark_adoptable(orphan) {
-            tracing::warn!(error = %Causes(&error), "the job cannot be taken over again");
-        }
         let machine = AttemptMachine::resumed(request.layout.limits, job.started, config.wait_limits());
         let context = AttemptContext {
             process,
@@ -181,6 +176,9 @@ impl Driver {
             called_off: CancellationToken::new(),
         };
         let link = MinerLink::returning(&job, journal, state, path, orphan, clock);
+        if let Err(error) = workspace.mark_adoptable(link.orphan()) {
+            tracing::warn!(error = %Causes(&error), "the job cannot be taken over again");
+        }
         let capture = OutputCapture::new(Some(context.live.clone()));
         let log_limit = config.log_limit();
         let logs = workspace.folders().logs.clone();

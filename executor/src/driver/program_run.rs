@@ -47,7 +47,7 @@ impl StepRunner {
         let spec = JobContainer {
             job: &request.job,
             image,
-            bare_home: job.bare_home.as_deref(),
+            image_folders: &job.image_folders,
             policy: request.layout.policy,
             gpus: job.gpu_uuids(),
             folders: job.workspace.folders(),
@@ -117,10 +117,13 @@ impl StepRunner {
     fn watch_disk(&self, job: &PlacedJob) {
         let policy = job.request.layout.policy;
         let limit = policy.allowance.disk;
-        let folder = job.workspace.folders().root.clone();
+        let folders = job.workspace.folders();
+        // The files of the image count, too, although they were laid out before.
+        let (folder, counted) = (folders.root.clone(), folders.image_files.clone());
         let config = Arc::clone(self.context.config());
         let watching = watch(
             folder,
+            counted,
             limit,
             config.disk_reserve(),
             Arc::clone(self.context.clock()),

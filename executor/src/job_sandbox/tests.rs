@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use muster_containers::sandbox::{ResourceLimits, Root, RunAs, home_folder};
+use muster_containers::image_folders::UNSEEN;
+use muster_containers::sandbox::{ResourceLimits, Root, RunAs};
 use muster_protocol::Digest;
 use muster_protocol::job::SaveSignal;
 
@@ -61,12 +62,11 @@ fn container_in(
         vec![]
     };
     let folders = JobFolders::under(Path::new("/work/job"));
-    let bare_home = home_folder(image);
     JobContainer {
         resumed: None,
         job,
         image,
-        bare_home: bare_home.as_deref(),
+        image_folders: &UNSEEN,
         policy: policy(allowance),
         gpus: &gpus,
         folders: &folders,
@@ -140,6 +140,8 @@ fn only_its_own_folders_are_mounted() {
         ("/work/job/specs", "/specs"),
         ("/work/job/artifacts", "/artifacts"),
         ("/work/job/report", "/muster"),
+        ("/work/job/hosts", "/etc/hosts"),
+        ("/work/job/hostname", "/etc/hostname"),
     ];
     assert_eq!(seen, expected);
 }
@@ -148,7 +150,7 @@ fn only_its_own_folders_are_mounted() {
 fn scratch_is_a_bounded_tmpfs_without_devices_or_setuid() {
     let tmpfs = container(&job()).host_config.unwrap().tmpfs.unwrap();
     let paths: BTreeSet<_> = tmpfs.keys().map(String::as_str).collect();
-    assert_eq!(paths, BTreeSet::from(["/tmp", "/var/tmp", "/run", "/root"]));
+    assert_eq!(paths, BTreeSet::from(["/tmp", "/var/tmp", "/run"]));
     for options in tmpfs.values() {
         for word in ["nosuid", "nodev", "size=1073741824"] {
             assert!(options.contains(word), "{options}");
@@ -158,38 +160,13 @@ fn scratch_is_a_bounded_tmpfs_without_devices_or_setuid() {
 
 #[test]
 fn scratch_follows_the_image_and_gives_way_to_artifacts() {
-    let homes = [
-        ("", "", "/root"),
-        ("app:app", "", "/home/app"),
-        ("1000", "HOME=/srv/x/", "/srv/x"),
-    ];
-    for (user, environment, home) in homes {
-        let image = LocalImage {
-            user: user.into(),
-            environment: vec![environment.into()],
-            volumes: vec!["/data".into()],
-            ..image()
-        };
-        let body = container_in(&job(), &image, ExecutorClass::AlwaysOnTest).unwrap();
-        let tmpfs = body.host_config.unwrap().tmpfs.unwrap();
-        assert!(
-            tmpfs.contains_key(home) && tmpfs.contains_key("/data"),
-            "{user}: {tmpfs:?}"
-        );
-    }
-    for (user, environment) in [
-        ("1000:1000", ""),
-        ("", "HOME=/usr"),
-        ("", "HOME=/"),
-        ("", "HOME=../x"),
-    ] {
-        let image = LocalImage {
-            user: user.into(),
-            environment: vec![environment.into()],
-            ..image()
-        };
-        assert_eq!(home_folder(&image), None, "{user} {environment}");
-    }
+    let image = LocalImage {
+        volumes: vec!["/data".into()],
+        ..image()
+    };
+    let body = container_in(&job(), &image, ExecutorClass::AlwaysOnTest).unwrap();
+    let tmpfs = body.host_config.unwrap().tmpfs.unwrap();
+    assert!(tmpfs.contains_key("/data"), "{tmpfs:?}");
     let mut job = job();
     job.artifacts_dir = Some("/tmp".into());
     let host = container(&job).host_config.unwrap();
@@ -197,33 +174,28 @@ fn scratch_follows_the_image_and_gives_way_to_artifacts() {
 }
 
 #[test]
-fn a_home_with_something_in_it_is_not_covered() {
-    let (job, image) = (job(), image());
-    let folders = JobFolders::under(Path::new("/work/job"));
-    let machine = MachineSize {
-        cpus: 1,
-        memory: 1 << 30,
+fn an_image_whose_volumes_cannot_be_mounted_is_refused() {
+    let with = |volumes: Vec<String>| {
+        let image = LocalImage { volumes, ..image() };
+        container_in(&job(), &image, ExecutorClass::AlwaysOnTest)
     };
-    let sealed = JobContainer {
-        resumed: None,
-        job: &job,
-        image: &image,
-        bare_home: None,
-        policy: policy(Limits::default().on(machine)),
-        gpus: &[],
-        folders: &folders,
-        runtime: "",
-        streaming: false,
-    };
-    let tmpfs = sealed.body().unwrap().host_config.unwrap().tmpfs.unwrap();
-    assert!(tmpfs.contains_key("/tmp") && !tmpfs.contains_key("/root"));
+    for root in ["/", "/.", "//", "/x/.."] {
+        assert_eq!(
+            with(vec![root.to_owned()]),
+            Err(SandboxError::RootVolume),
+            "{root}"
+        );
+    }
+    let many = |count: usize| (0..count).map(|number| format!("/v{number}")).collect();
+    assert!(with(many(128)).is_ok());
+    assert_eq!(with(many(129)), Err(SandboxError::Volumes(129)));
 }
 
 #[test]
 fn artifacts_may_lie_in_a_folder_that_is_mounted_already() {
     let mut job = job();
     job.artifacts_dir = Some("/output".into());
-    assert_eq!(container(&job).host_config.unwrap().mounts.unwrap().len(), 4);
+    assert_eq!(container(&job).host_config.unwrap().mounts.unwrap().len(), 6);
     let folders = JobFolders::under(Path::new("/w"));
     assert_eq!(artifacts_folder(&folders, "/output"), folders.output);
     for none in [None, Some(String::new())] {

@@ -1,13 +1,15 @@
 //! The failures of steps: whose fault an error is, and how its attempt ends.
 
+use muster_containers::laid_files::LayError;
 use muster_job_data::{UploadError, VolumeError};
 use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_protocol::job::Fault;
-use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage};
+use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage};
 
 use crate::attempt_state::AttemptFailure;
 use crate::config::Config;
+use crate::images;
 
 pub(super) fn volume_failed(error: &VolumeError) -> AttemptFailure {
     let (reason, stage) = (JobFailureReason::DownloadFailed, JobStage::VolumeDownload);
@@ -41,6 +43,18 @@ fn transfer_failed(
     match error.code() {
         Some(code) => failure.with_code(code),
         None => failure,
+    }
+}
+
+/// The failure of a job whose image's files cannot be laid out.
+pub(super) fn image_files_failed(error: &LayError) -> AttemptFailure {
+    match error {
+        LayError::Engine(error) => images::engine_failed(error),
+        LayError::NoRoom { .. } => {
+            let (reason, stage) = (JobFailureReason::Unknown, JobStage::VolumeDownload);
+            AttemptFailure::job(reason, stage, error.to_string()).with_code(ErrorCode::ImageFilesTooLarge)
+        }
+        LayError::Copy { .. } | LayError::Give(_) => unfit(error),
     }
 }
 

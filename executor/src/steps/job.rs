@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use muster_containers::docker_engine::ContainerEngine;
+use muster_containers::image_folders::{ImageFolders, UNSEEN};
 use muster_containers::images::LeasedImage;
 use muster_protocol::wire::miner::{InitialJobRequest, JobImage, JobRequest};
 
@@ -39,8 +40,8 @@ pub(crate) struct PlacedJob {
     /// The name of its container, which exists already if there is a warm one.
     pub(crate) container: String,
     pub(crate) workspace: Workspace,
-    /// The home folder of the image's user, if the image keeps nothing there.
-    pub(crate) bare_home: Option<String>,
+    /// What the image keeps in the folders that the job may write to.
+    pub(crate) image_folders: Arc<ImageFolders>,
     /// A container that was started ahead for a job like this one.
     pub(crate) warm: Option<AttachedContainer>,
     /// From which a container for the next job like this one is made.
@@ -123,7 +124,8 @@ impl PlacedJob {
             request,
             container: journaled.container.clone(),
             workspace,
-            bare_home: journaled.bare_home.clone(),
+            // The container is there, with its mounts.
+            image_folders: Arc::new(UNSEEN.clone()),
             warm: None,
             template: None,
             gpus,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muster_containers::disk::lacks_reserve;
-use muster_containers::home_folder;
+use muster_containers::image_folders::ImageFolders;
 use muster_job_data::volumes::{UnpackLimits, merge_volumes};
 use muster_job_data::{Fetcher, Uploader};
 use muster_process::error::Causes;
@@ -13,14 +13,15 @@ use muster_protocol::wire::miner::JobRequest;
 use muster_protocol::{JobFailureReason, JobStage};
 use tokio::task::spawn_blocking;
 
-use super::failures::{reserve_lacking, unfit, upload_failed, volume_failed};
+use super::failures::{image_files_failed, reserve_lacking, unfit, upload_failed, volume_failed};
 use super::job::{PlacedJob, RequestedJob};
 use super::restore_checkpoint::restore_checkpoint;
 use crate::attempt_state::AttemptFailure;
 use crate::config::Config;
 use crate::context::AttemptContext;
+use crate::image_files::ImageUse;
 use crate::images;
-use crate::job_sandbox::{checkpoint_order, container_name, is_mountable, labels};
+use crate::job_sandbox::{checkpoint_order, container_name, is_mountable};
 use crate::machine::gpu::{self, ClaimedGpus};
 use crate::warm_containers::{WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
@@ -36,15 +37,15 @@ pub(crate) async fn place_inputs(
         .map(WarmContainer::into_parts)
         .unzip();
     match place(&request, &context, inputs, folders).await {
-        Ok((workspace, gpus, bare_home, resumed)) => Ok(PlacedJob {
+        Ok((workspace, gpus, image_folders, resumed)) => Ok(PlacedJob {
             container: match &warm {
                 Some(warm) => warm.name.clone(),
                 None => container_name(&context.token),
             },
-            template: warm_template(&request, &context, bare_home.clone()),
+            template: warm_template(&request, &context, Arc::clone(&image_folders)),
             request,
             workspace,
-            bare_home,
+            image_folders,
             warm,
             gpus,
             resumed,
@@ -84,10 +85,10 @@ fn open_inputs(
     Ok((fetcher, parts))
 }
 
-/// A warm container that fits the job, if one waits. None fits before the home of the image's user is known.
+/// A warm container that fits the job, if one waits. None fits before the folders of its image are known.
 fn take_warm(request: &RequestedJob, context: &AttemptContext) -> Option<WarmContainer> {
-    let bare_home = context.process.cache.home(request.image.resolved.image.id)?;
-    let template = warm_template(request, context, bare_home)?;
+    let image_folders = context.process.cache.folders(request.image.resolved.image.id)?;
+    let template = warm_template(request, context, image_folders)?;
     context.process.warm.as_ref()?.take(template.shape())
 }
 
@@ -96,7 +97,7 @@ fn take_warm(request: &RequestedJob, context: &AttemptContext) -> Option<WarmCon
 fn warm_template(
     request: &RequestedJob,
     context: &AttemptContext,
-    bare_home: Option<String>,
+    image_folders: Arc<ImageFolders>,
 ) -> Option<WarmTemplate> {
     let layout = &request.layout;
     if layout.has_gpus
@@ -110,25 +111,26 @@ fn warm_template(
     WarmTemplate::of(
         &request.job,
         image,
-        bare_home,
+        image_folders,
         layout.policy,
         &context.config().runtime,
     )
 }
 
-/// Claims the GPUs, makes the folders unless a warm container brought them, fetches the inputs, and finds out whether
-/// the image's user has a bare home.
+/// Claims the GPUs, makes the folders unless a warm container brought them, lays out files of the image, and fetches the
+/// inputs.
 async fn place(
     request: &Arc<RequestedJob>,
     context: &AttemptContext,
     (fetcher, parts): (Fetcher, Vec<VolumePart>),
     folders: Option<Workspace>,
-) -> Result<(Workspace, Option<ClaimedGpus>, Option<String>, Option<String>), AttemptFailure> {
+) -> Result<(Workspace, Option<ClaimedGpus>, Arc<ImageFolders>, Option<String>), AttemptFailure> {
     let config = context.config();
     let limits = UnpackLimits {
         bytes: config.volumes.max_mib.saturating_mul(1 << 20),
         entries: config.volumes.max_entries,
     };
+    let is_warm = folders.is_some();
     let work = {
         let (config, request) = (Arc::clone(config), Arc::clone(request));
         move || make_folders(&config, &request, folders)
@@ -136,32 +138,31 @@ async fn place(
     let (workspace, gpus) = spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(unfit(&error)))?;
+    let cache = &context.process.cache;
+    let container = container_name(&context.token);
+    let image_use = ImageUse {
+        engine: &request.engine,
+        image: &request.image.resolved.image,
+        policy: request.layout.policy,
+        folders: workspace.folders(),
+        attempt: context.attempt(),
+        container: &container,
+    };
+    let found = image_use.find_folders(cache).await;
+    let mut found = found.map_err(|error| images::engine_failed(&error))?;
+    if !is_warm {
+        // A warm container has them.
+        let laid = image_use.lay_files(found, cache).await;
+        found = laid.map_err(|error| image_files_failed(&error))?;
+    }
     fetcher
         .place(parts, &workspace.folders().volume, limits, &context.called_off)
         .await
         .map_err(|error| volume_failed(&error))?;
     let resumed = restore_checkpoint(request, context, &workspace).await?;
-    let bare_home = find_bare_home(request, context, &workspace).await?;
-    Ok((workspace, gpus, bare_home, resumed))
-}
-
-/// The home of the image's user if the image keeps nothing there: from the cache, or by a look into the image.
-async fn find_bare_home(
-    request: &RequestedJob,
-    context: &AttemptContext,
-    workspace: &Workspace,
-) -> Result<Option<String>, AttemptFailure> {
-    let image = &request.image.resolved.image;
-    if let Some(known) = context.process.cache.home(image.id) {
-        return Ok(known);
-    }
-    let name = format!("{}-look", container_name(&context.token));
-    let labels = labels(context.attempt(), &workspace.folders().root);
-    let found = home_folder::find_bare_home(&request.engine, image, &name, labels)
-        .await
-        .map_err(|error| images::engine_failed(&error))?;
-    context.process.cache.keep_home(image.id, found.clone());
-    Ok(found)
+    let given = image_use.give_folders(&found).await;
+    given.map_err(|error| image_files_failed(&error))?;
+    Ok((workspace, gpus, found, resumed))
 }
 
 /// Makes the job's folders, unless `folders` were made ahead, and claims its GPUs. Blocks.

@@ -2,9 +2,11 @@
 //! have to be served by the container.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use bollard::models::{ContainerCreateBody, Mount, MountType};
 use muster_containers::docker_engine::LocalImage;
+use muster_containers::image_folders::ImageFolders;
 use muster_protocol::AttemptId;
 use muster_protocol::wire::miner::JobRequest;
 use serde_json::json;
@@ -27,7 +29,7 @@ pub(crate) struct WarmTemplate {
     /// The job without everything that belongs to its user.
     job: JobRequest,
     image: LocalImage,
-    bare_home: Option<String>,
+    image_folders: Arc<ImageFolders>,
     policy: Policy,
     runtime: String,
 }
@@ -39,7 +41,7 @@ impl WarmTemplate {
     pub(crate) fn of(
         job: &JobRequest,
         image: &LocalImage,
-        bare_home: Option<String>,
+        image_folders: Arc<ImageFolders>,
         policy: Policy,
         runtime: &str,
     ) -> Option<Self> {
@@ -55,7 +57,7 @@ impl WarmTemplate {
             shape: ContainerShape(ContainerCreateBody::default()),
             job: template_job,
             image: image.clone(),
-            bare_home,
+            image_folders,
             policy,
             runtime: runtime.to_owned(),
         };
@@ -84,6 +86,14 @@ impl WarmTemplate {
         self.job.raw_script.is_some()
     }
 
+    pub(super) fn image_folders(&self) -> &Arc<ImageFolders> {
+        &self.image_folders
+    }
+
+    pub(super) fn policy(&self) -> Policy {
+        self.policy
+    }
+
     /// The bytes that the job may write.
     pub(super) fn disk(&self) -> u64 {
         self.policy.allowance.disk
@@ -98,7 +108,7 @@ impl WarmTemplate {
             resumed: None,
             job,
             image: &self.image,
-            bare_home: self.bare_home.as_deref(),
+            image_folders: &self.image_folders,
             policy: self.policy,
             gpus: &[],
             folders,
@@ -149,6 +159,7 @@ pub(crate) fn encode_program(image: &LocalImage, body: &ContainerCreateBody, mar
 
 #[cfg(test)]
 mod tests {
+    use muster_containers::image_folders::UNSEEN;
     use muster_containers::sandbox::{ResourceLimits, Root, RunAs};
     use muster_protocol::wire::miner::OptionsPreset;
     use muster_protocol::{Digest, ExecutorClass, ImageId};
@@ -194,7 +205,7 @@ mod tests {
     }
 
     fn template(job: &JobRequest, image: &LocalImage, policy: Policy) -> WarmTemplate {
-        WarmTemplate::of(job, image, Some("/root".into()), policy, "").unwrap()
+        WarmTemplate::of(job, image, Arc::new(UNSEEN.clone()), policy, "").unwrap()
     }
 
     #[test]
@@ -230,9 +241,11 @@ mod tests {
             ..job()
         };
         assert_ne!(base.shape, template(&script, &image("a"), policy()).shape);
-        let homeless = WarmTemplate::of(&job(), &image("a"), None, policy(), "").unwrap();
-        assert_ne!(base.shape, homeless.shape);
-        let gvisor = WarmTemplate::of(&job(), &image("a"), Some("/root".into()), policy(), "runsc").unwrap();
+        let folders = ImageFolders::new(None, Some("/root".to_owned()), []);
+        let at_home = WarmTemplate::of(&job(), &image("a"), Arc::new(folders), policy(), "").unwrap();
+        assert_ne!(base.shape, at_home.shape);
+        let gvisor =
+            WarmTemplate::of(&job(), &image("a"), Arc::new(UNSEEN.clone()), policy(), "runsc").unwrap();
         assert_ne!(base.shape, gvisor.shape);
     }
 
@@ -255,7 +268,7 @@ mod tests {
             resumed: None,
             job: &job(),
             image: &image("a"),
-            bare_home: Some("/root"),
+            image_folders: &UNSEEN,
             policy: policy(),
             gpus: &[],
             folders: &folders,

@@ -11,12 +11,17 @@ use crate::support::{engine, image};
 
 /// `MusterLeaseHeld` of an epoch, with a secret of its own.
 fn held(lease: &Lease, epoch: u64) -> Value {
+    held_for(lease, epoch, 150)
+}
+
+/// The same of a miner that keeps the lease for this many seconds.
+fn held_for(lease: &Lease, epoch: u64, reattach_s: u64) -> Value {
     json!({
         "message_type": "MusterLeaseHeld",
         "job_uuid": lease.token.attempt(),
         "epoch": epoch,
         "secret": secret(epoch),
-        "reattach_s": 150,
+        "reattach_s": reattach_s,
     })
 }
 
@@ -76,6 +81,30 @@ async fn a_miner_that_does_not_come_back_is_waited_for_and_then_the_container_go
         "{error}"
     );
     assert_eq!(error.code(), Some(ErrorCode::MinerLost));
+    lease.assert_clean(&engine).await;
+}
+
+#[tokio::test]
+async fn an_executor_goes_on_for_less_than_its_miner_keeps_the_lease() {
+    let engine = engine().await;
+    image::load(&engine).await;
+    let (mut lease, miner) = (Lease::new(), FakeMiner::reattaching().await);
+    lease.config.orphan_s = 3_600;
+    let (executor, mut wire) = lease.start(&miner).await;
+    wire.send(&held_for(&lease, 1, 3)).await;
+    wire.send(&lease.offer(&Job::new(&["probe", "sleep", "3600"])))
+        .await;
+    wire.expect_report("V0ExecutorReadyRequest").await;
+    wire.send(&lease.request(&Job::new(&["probe", "sleep", "3600"])))
+        .await;
+    wire.expect_report("V0VolumesReadyRequest").await;
+    lease.container_appears(&engine).await;
+    drop((wire, miner));
+    let error = executor.join().await.unwrap().unwrap_err();
+    assert!(
+        matches!(&error, Error::MinerLost(reason) if reason.contains("did not take the job back within 2 s")),
+        "{error}"
+    );
     lease.assert_clean(&engine).await;
 }
 

@@ -136,7 +136,9 @@ impl Probe {
             Self::Memory => "to use twice the memory it may",
             Self::Cpu => "to use more than three times the processor time it may",
             Self::Pids => "to start twice the threads it may",
-            Self::Disk => "to write twice into /tmp what fits",
+            Self::Disk => {
+                "to write twice into /tmp what fits there, and the same into /etc/hosts, /etc/hostname and /etc/resolv.conf"
+            }
             Self::Outlive => "to leave a process in a session of its own behind when it ends",
         }
     }
@@ -176,7 +178,7 @@ impl Probe {
             Self::Memory => Ok(use_memory(parse_amount(argument)?)),
             Self::Cpu => use_processors(parse_amount(argument)?),
             Self::Pids => start_threads(parse_amount(argument)?),
-            Self::Disk => fill_file("/tmp/filler", parse_amount(argument)?),
+            Self::Disk => fill_files(parse_amount(argument)?),
             Self::Outlive => leave_behind(argument),
         }
     }
@@ -325,24 +327,45 @@ fn start_threads(count: usize) -> Result<String, String> {
     outcome
 }
 
-fn fill_file(path: &str, mebibytes: usize) -> Result<String, String> {
-    let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .open(path)?;
+/// Fills a new file, and the files that an engine makes in every container. One that takes it all is enough.
+fn fill_files(mebibytes: usize) -> Result<String, String> {
+    let (mut written, mut refused) = (Vec::new(), Vec::new());
+    for path in ["/tmp/filler", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"] {
+        match fill_file(path, mebibytes) {
+            Ok(()) => written.push(path),
+            Err(reason) => refused.push(format!("{path}: {reason}")),
+        }
+    }
+    if written.is_empty() {
+        return Err(refused.join("; "));
+    }
+    Ok(format!(
+        "{mebibytes} MiB written into each of {}",
+        written.join(", ")
+    ))
+}
+
+/// Appends to a file, and takes what was written away again: without a sandbox it may be a file of the machine's own.
+fn fill_file(path: &str, mebibytes: usize) -> Result<(), String> {
+    let existed = fs::exists(path).map_err(error_text)?;
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(error_text)?;
+    let before = file.metadata().map_err(error_text)?.len();
+    let mut write = || -> io::Result<()> {
         for _ in 0..mebibytes {
             file.write_all(&[7; MIB])?;
         }
         file.sync_all()
     };
     let written = write();
-    // Without a sandbox, this is the machine's own /tmp.
-    let _ = fs::remove_file(path);
-    written
-        .map(|()| format!("{mebibytes} MiB written"))
-        .map_err(error_text)
+    file.set_len(before).map_err(error_text)?;
+    if !existed {
+        fs::remove_file(path).map_err(error_text)?;
+    }
+    written.map_err(error_text)
 }
 
 /// Starts a process that starts another one in a new session and then ends, so the second process is no child of ours.

@@ -88,6 +88,10 @@ error_codes! {
     SessionUnattested = "E0034", "E0034.md", "a streaming session was not attested";
     /// A streaming job is up and does not answer.
     SessionUnanswered = "E0035", "E0035.md", "a streaming job does not answer";
+    /// Files that an image keeps where jobs write do not fit on a job's disk.
+    ImageFilesTooLarge = "E0040", "E0040.md", "the files that an image keeps where jobs write do not fit on the job's disk";
+    /// An executor would go on for longer than its miner keeps the lease.
+    OrphanBeyondLease = "E0041", "E0041.md", "an executor would go on for longer than its miner waits for it";
 }
 
 impl fmt::Display for ErrorCode {

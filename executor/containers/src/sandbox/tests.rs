@@ -1,11 +1,13 @@
 //! Checks the permissions of a job in the request that the engine gets, and the system calls of the shipped profile.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use muster_protocol::{Digest, ImageId};
 use serde_json::Value;
 
 use super::*;
+use crate::image_folders::UNSEEN;
 
 #[test]
 fn the_profile_lets_programs_live_and_keeps_the_kernel_closed() {
@@ -136,6 +138,11 @@ fn image() -> LocalImage {
     }
 }
 
+fn host_files() -> &'static HostFiles {
+    static FILES: LazyLock<HostFiles> = LazyLock::new(|| HostFiles::under(Path::new("/work")));
+    &FILES
+}
+
 fn sandbox(image: &LocalImage) -> Sandbox<'_> {
     Sandbox {
         image,
@@ -146,8 +153,10 @@ fn sandbox(image: &LocalImage) -> Sandbox<'_> {
             ("LD_AUDIT", "/y.so"),
         ],
         binds: vec![],
+        host_files: host_files(),
         labels: HashMap::new(),
-        bare_home: None,
+        image_folders: &UNSEEN,
+        image_files: Path::new("/"),
         allowance: ResourceLimits {
             nano_cpus: 1,
             memory: 2,
@@ -311,7 +320,7 @@ fn every_way_to_write_a_volume_leads_to_a_bounded_tmpfs_at_the_path_that_the_eng
         };
         let host = sandbox.container().unwrap().host_config.unwrap();
         let mut paths: Vec<_> = host.tmpfs.unwrap().into_keys().collect();
-        paths.retain(|path| !SCRATCH.contains(&path.as_str()));
+        paths.retain(|path| !["/tmp", "/var/tmp", "/run"].contains(&path.as_str()));
         paths
     };
     for written in [
@@ -325,7 +334,7 @@ fn every_way_to_write_a_volume_leads_to_a_bounded_tmpfs_at_the_path_that_the_eng
     ] {
         assert_eq!(paths(&[written]), ["/data"], "{written}");
     }
-    for none in ["/", "/.", "data", "", "/volume/.", "/tmp/"] {
+    for none in ["data", "", "/volume/.", "/tmp/", "/etc/hosts"] {
         assert_eq!(paths(&[none]), [""; 0], "{none}");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use muster_containers::ImageArchive;
 use muster_containers::image_error::ImageError;
+use muster_containers::image_folders::UNSEEN;
 use muster_containers::image_settings::ImageSettings;
 use muster_containers::images::{FoundImage, ensure, find, preload};
 use muster_containers::private_pull::pull_private;
@@ -17,7 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::support::registry::{PASSWORD, Registry, USER, Wire, forget, publish};
-use crate::support::{clock, engine, image, require, settings, unwatched};
+use crate::support::{clock, engine, host_files, image, require, settings, unwatched};
 
 /// The defaults of an operator: nothing is listed.
 fn strict(folder: &std::path::Path) -> ImageSettings {
@@ -433,8 +434,10 @@ async fn a_volume_of_an_image_is_no_unbounded_folder_however_its_path_is_written
             command: None,
             environment: vec![],
             binds: vec![],
+            host_files: host_files(),
             labels: std::collections::HashMap::from([(crate::support::LABEL.to_owned(), String::new())]),
-            bare_home: None,
+            image_folders: &UNSEEN,
+            image_files: std::path::Path::new("/"),
             allowance: ResourceLimits {
                 nano_cpus: 100_000_000,
                 memory: 64 << 20,

@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 
 use futures_util::StreamExt;
-use muster_containers::home_folder::find_bare_home;
-use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
-use muster_containers::{ContainerEngine, ImageArchive, ImageContent, ImageFile, LocalImage};
+use muster_containers::image_folders::{UNSEEN, look};
+use muster_containers::laid_files::{LayPlace, give_folders, lay};
+use muster_containers::sandbox::{Bind, Gpus, ResourceLimits, Root, RunAs, Sandbox};
+use muster_containers::{ContainerEngine, ImageArchive, ImageContent, ImageFile, LocalImage, OwnerIds};
 use uuid::Uuid;
 
-use crate::support::{LABEL, clock, engine, image, require};
+use crate::support::{LABEL, clock, engine, host_files, image, require};
 
 const ALLOWANCE: ResourceLimits = ResourceLimits {
     nano_cpus: 2_000_000_000,
@@ -20,12 +21,12 @@ const ALLOWANCE: ResourceLimits = ResourceLimits {
     disk: 8 << 20,
 };
 
-fn labels() -> HashMap<String, String> {
+pub(crate) fn labels() -> HashMap<String, String> {
     HashMap::from([(LABEL.to_owned(), String::new())])
 }
 
-/// Runs one command in the sandbox; returns its exit code and output.
-async fn run(
+/// Runs one command in the sandbox, as an executor lays it out; returns its exit code and output.
+pub(crate) async fn run(
     engine: &ContainerEngine,
     image: &LocalImage,
     command: &[&str],
@@ -33,14 +34,39 @@ async fn run(
     root: Root,
 ) -> (i64, String) {
     let name = format!("muster-compatible-{}", Uuid::new_v4());
-    let home = find_bare_home(engine, image, &name, labels()).await.unwrap();
+    let found = look(engine, image, &name, labels()).await.unwrap();
+    let job = tempfile::tempdir().unwrap();
+    let place = LayPlace {
+        folder: job.path().join("image"),
+        bytes: ALLOWANCE.disk,
+    };
+    let laid = lay(engine, image, &found, (root, run_as), &place, (&name, labels())).await;
+    assert_eq!(laid.unwrap(), [""; 0]);
+    let own = ["/volume", "/output"].map(|target| {
+        let source = job.path().join(&target[1..]);
+        std::fs::create_dir(&source).unwrap();
+        std::fs::write(source.join("given"), "x").unwrap();
+        Bind {
+            source,
+            target: target.to_owned(),
+            writable: true,
+        }
+    });
+    let user = match run_as {
+        RunAs::Image => found.user(),
+        RunAs::Nobody => Some(OwnerIds::NOBODY),
+    };
+    let given = own.iter().map(|bind| bind.source.clone()).collect();
+    give_folders(engine, user.unwrap(), given).await.unwrap();
     let sandbox = Sandbox {
         image,
         command: Some(command.iter().map(|&word| word.to_owned()).collect()),
         environment: vec![],
-        binds: vec![],
+        binds: own.to_vec(),
+        host_files: host_files(),
         labels: labels(),
-        bare_home: home.as_deref(),
+        image_folders: &found,
+        image_files: &place.folder,
         allowance: ALLOWANCE,
         runtime: "",
         gpus: Gpus::None,
@@ -122,6 +148,30 @@ async fn shell_scripts_of_any_user_write_where_scripts_write() {
 }
 
 #[tokio::test]
+async fn localhost_and_the_host_name_lead_to_the_jobs_loopback_and_their_files_take_no_byte() {
+    let engine = engine().await;
+    let script = "hostname; cat /etc/hosts /proc/net/if_inet6; for name in localhost job; do \
+        wget -q -O- http://$name:1/ 2>&1; done; for name in hosts hostname; do echo x >> /etc/$name; done";
+    for (user, root) in [
+        ("", Root::ReadOnly),
+        ("app", Root::ReadOnly),
+        ("", Root::Writable),
+    ] {
+        let (tag, image) = shell(&engine, user).await;
+        let (_, text) = run(&engine, &image, &["/bin/sh", "-c", script], RunAs::Image, root).await;
+        assert!(
+            text.starts_with("job\n127.0.0.1\tlocalhost job\n"),
+            "{root:?}: {text}"
+        );
+        assert_eq!(text.matches("Connection refused").count(), 2, "{root:?}: {text}");
+        assert_eq!(text.matches("Read-only").count(), 2, "{root:?}: {text}");
+        let has_ipv6 = text.contains("00000000000000000000000000000001 01");
+        assert_eq!(text.contains("\n::1\tlocalhost"), has_ipv6, "{root:?}: {text}");
+        engine.remove_tag(&tag).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_root_to_write_goes_with_the_container_and_its_size_is_watched() {
     let engine = engine().await;
     let (tag, image) = shell(&engine, "").await;
@@ -145,8 +195,10 @@ async fn a_root_to_write_goes_with_the_container_and_its_size_is_watched() {
         command: Some(command.map(str::to_owned).to_vec()),
         environment: vec![],
         binds: vec![],
+        host_files: host_files(),
         labels: labels(),
-        bare_home: None,
+        image_folders: &UNSEEN,
+        image_files: std::path::Path::new("/"),
         allowance: ALLOWANCE,
         runtime: "",
         gpus: Gpus::None,

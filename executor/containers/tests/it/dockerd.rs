@@ -8,6 +8,7 @@ use bollard::models::ContainerCreateBody;
 use futures_util::StreamExt;
 use muster_containers::ContainerEngine;
 use muster_containers::image_error::ImageError;
+use muster_containers::image_folders::UNSEEN;
 use muster_containers::images::ensure;
 use muster_containers::pull_error::PullError;
 use muster_containers::sandbox::{Bind, Gpus, ResourceLimits, Root, RunAs, Sandbox};
@@ -15,7 +16,7 @@ use muster_protocol::job::Fault;
 
 use crate::support::dockerd::{Dockerd, FIRST_MAPPED};
 use crate::support::registry::{Registry, publish};
-use crate::support::{LABEL, clock, engine, image, require, settings, unwatched};
+use crate::support::{LABEL, clock, engine, host_files, image, require, settings, unwatched};
 
 fn listening(image: &str) -> ContainerCreateBody {
     ContainerCreateBody {
@@ -127,8 +128,10 @@ async fn the_sandbox_runs_in_gvisor_too() {
             command: Some(["run", probe, "1"].map(str::to_owned).to_vec()),
             environment: vec![],
             binds: vec![],
+            host_files: host_files(),
             labels: HashMap::from([(LABEL.to_owned(), String::new())]),
-            bare_home: None,
+            image_folders: &UNSEEN,
+            image_files: std::path::Path::new("/"),
             allowance: ResourceLimits {
                 nano_cpus: 1_000_000_000,
                 memory: 256 << 20,
@@ -173,8 +176,10 @@ async fn a_jobs_root_is_nobody_on_an_engine_that_maps_users_and_owns_its_folders
             command: Some(command.map(str::to_owned).to_vec()),
             environment: vec![],
             binds: vec![bind(target)],
+            host_files: host_files(),
             labels: HashMap::from([(LABEL.to_owned(), String::new())]),
-            bare_home: None,
+            image_folders: &UNSEEN,
+            image_files: std::path::Path::new("/"),
             allowance: ResourceLimits {
                 nano_cpus: 1_000_000_000,
                 memory: 256 << 20,

@@ -9,13 +9,14 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use futures_util::StreamExt as _;
 use muster_containers::image_archive::list_images;
+use muster_containers::image_folders::UNSEEN;
 use muster_containers::sandbox::{Bind, Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_containers::{ContainerEngine, LocalImage};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use uuid::Uuid;
 
-use crate::support::{LABEL, engine, until};
+use crate::support::{LABEL, engine, host_files, until};
 
 #[path = "../../examples/pack.rs"]
 #[expect(dead_code, reason = "its main is for the command line")]
@@ -145,8 +146,10 @@ async fn create(
         command: None,
         environment: vec![("MUSTER_LLM_EXPECT", expected)],
         binds: vec![bind(&model, "/model", false), bind(sockets, "/socket", true)],
+        host_files: host_files(),
         labels: HashMap::from([(LABEL.to_owned(), String::new())]),
-        bare_home: None,
+        image_folders: &UNSEEN,
+        image_files: Path::new("/"),
         allowance: ALLOWANCE,
         runtime: "",
         gpus: Gpus::None,

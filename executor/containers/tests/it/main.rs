@@ -13,6 +13,7 @@ mod cache;
 mod compatibility;
 mod dockerd;
 mod engine;
+mod image_folders;
 mod llm;
 mod probes;
 mod registry;

@@ -6,8 +6,9 @@ mod machine;
 pub(crate) mod registry;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use muster_containers::host_files::HostFiles;
 pub(crate) use muster_containers::image_pull::unwatched;
 use muster_containers::image_settings::ImageSettings;
 use muster_process::{SharedClock, SystemClock};
@@ -31,4 +32,19 @@ pub(crate) fn settings(folder: &Path) -> ImageSettings {
 
 pub(crate) fn clock() -> SharedClock {
     Arc::new(SystemClock::new())
+}
+
+/// The files that a sandbox has at `/etc/hosts` and `/etc/hostname`, where the engine sees them. All tests share them.
+pub(crate) fn host_files() -> &'static HostFiles {
+    static FILES: LazyLock<HostFiles> = LazyLock::new(|| {
+        let folder = std::env::temp_dir().join("muster-test-host-files");
+        if !folder.exists() {
+            let fresh = tempfile::tempdir().unwrap();
+            HostFiles::under(fresh.path()).write().unwrap();
+            // Another test may have been first.
+            let _ = std::fs::rename(fresh.path(), &folder);
+        }
+        HostFiles::under(&folder)
+    });
+    &FILES
 }

@@ -27,6 +27,7 @@ pub fn judge(facts: &MachineFacts, purpose: Purpose) -> Vec<Verdict> {
         clock(&facts.clock),
     ];
     verdicts.extend(disk_bound(&facts.disk));
+    verdicts.extend(file_owners(&facts.disk));
     verdicts.extend(facts.ports.iter().map(|port| self::port(port, purpose)));
     verdicts.push(gpu(&facts.gpu, purpose));
     verdicts.push(chain(facts.chain.as_ref(), purpose));
@@ -105,6 +106,21 @@ fn disk_bound(disk: &DiskFacts) -> Option<Verdict> {
             "run executors as root beside their engine, with mkfs.ext4 and mount (e2fsprogs, util-linux); or keep \
              work_dir on a disk of its own: a job can fill it for a second, and hide files from measurements",
         ),
+    })
+}
+
+/// Whether jobs find the files of their images with the owners that they have there; `None` where no jobs run.
+fn file_owners(disk: &DiskFacts) -> Option<Verdict> {
+    const CHECK: &str = "file owners";
+    Some(match disk.gives_files? {
+        true => Verdict::fine(CHECK, "jobs find the files of their images with their owners"),
+        false => Verdict::new(
+            CHECK,
+            Severity::Warning,
+            "executors of this user cannot give files away: what an image keeps in its volumes, its home and /tmp is \
+             there and can be written, and belongs to this user; programs that insist on an owner (ssh, postgres) fail",
+        )
+        .advising("run executors as root, and tell the users of their classes otherwise"),
     })
 }
 
@@ -327,6 +343,7 @@ mod tests {
                 error: None,
                 sized: Some(true),
                 unsized_because: None,
+                gives_files: Some(true),
             },
             ports: vec![PortFacts {
                 role: "miner".to_owned(),
@@ -425,6 +442,17 @@ mod tests {
         facts.disk.sized = None;
         let verdicts = judge(&facts, Purpose::User);
         assert!(verdicts.iter().all(|verdict| verdict.check != "disk bound"));
+    }
+
+    #[test]
+    fn an_executor_that_cannot_give_files_away_is_told() {
+        let mut facts = well();
+        assert_eq!(state_of(&facts, Purpose::Miner, "file owners"), Severity::Fine);
+        facts.disk.gives_files = Some(false);
+        assert_eq!(state_of(&facts, Purpose::Miner, "file owners"), Severity::Warning);
+        facts.disk.gives_files = None;
+        let verdicts = judge(&facts, Purpose::User);
+        assert!(verdicts.iter().all(|verdict| verdict.check != "file owners"));
     }
 
     #[test]

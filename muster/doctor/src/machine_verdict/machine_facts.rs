@@ -87,6 +87,9 @@ pub struct DiskFacts {
     pub sized: Option<bool>,
     /// The reason why they cannot.
     pub unsized_because: Option<String>,
+    /// Whether executors of this user can give files to other users; absent where no jobs run.
+    #[serde(default)]
+    pub gives_files: Option<bool>,
 }
 
 /// An address on which a role is to listen.
