@@ -179,7 +179,7 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
             print::line(format_args!("{}", json!({"stdout": stdout, "stderr": stderr})));
         } else {
             print::raw(&view.stdout);
-            print::bytes_beside(&view.stderr);
+            print::bytes_beside(view.stderr.as_bytes());
         }
         return Ok(if args.follow {
             exit_code(&view)

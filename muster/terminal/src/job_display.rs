@@ -252,7 +252,7 @@ impl LiveDisplay {
     fn put(&self, beside: bool, text: &str) {
         self.bars.suspend(|| {
             if beside {
-                print::bytes_beside(text);
+                print::bytes_beside(text.as_bytes());
             } else {
                 print::raw(text);
             }
