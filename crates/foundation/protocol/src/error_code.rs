@@ -88,6 +88,8 @@ error_codes! {
     SessionUnattested = "E0034", "E0034.md", "a streaming session was not attested";
     /// A streaming job is up and does not answer.
     SessionUnanswered = "E0035", "E0035.md", "a streaming job does not answer";
+    /// A stream that a job printed cannot be printed whole.
+    OutputIncomplete = "E0044", "E0044.md", "the output of a job is not whole";
 }
 
 impl fmt::Display for ErrorCode {
