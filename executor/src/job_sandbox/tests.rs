@@ -38,6 +38,7 @@ fn policy(allowance: ResourceLimits) -> Policy {
         allowance,
         run_as: RunAs::Image,
         root: Root::ReadOnly,
+        output: 1,
     }
 }
 

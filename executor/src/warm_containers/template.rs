@@ -84,9 +84,9 @@ impl WarmTemplate {
         self.job.raw_script.is_some()
     }
 
-    /// The bytes that the job may write.
-    pub(super) fn disk(&self) -> u64 {
-        self.policy.allowance.disk
+    /// The rights of the job.
+    pub(super) const fn policy(&self) -> Policy {
+        self.policy
     }
 
     fn body(&self, folders: &JobFolders) -> Option<ContainerCreateBody> {
@@ -189,6 +189,7 @@ mod tests {
                 disk: 6,
             },
             run_as: RunAs::Image,
+            output: 7,
             root: Root::ReadOnly,
         }
     }
