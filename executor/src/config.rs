@@ -20,6 +20,7 @@ use serde::Deserialize;
 pub use self::config_tables::{
     ArtifactLimits, MAX_ARTIFACTS_MIB, PersistentSettings, StreamingSettings, VolumeLimits, WarmSettings,
 };
+use self::limits::MAX_OUTPUT_MIB;
 pub use self::limits::{Limits, Policy};
 use crate::attempt_state::WaitLimits;
 pub use crate::machine::gpu::GpuSettings;
@@ -53,6 +54,10 @@ pub struct Config {
     pub stop_grace_s: u64,
     /// The OCI runtime of jobs without a GPU; empty for the engine's default.
     pub runtime: String,
+    /// The program that collects the output of a container as `PROGRAM executor collect`; `None` where this process
+    /// collects it itself. No key of the configuration: the binary sets itself.
+    #[serde(skip)]
+    pub collector: Option<PathBuf>,
     /// The limits of a job, unless `class` says otherwise.
     pub limits: Limits,
     /// Limits of single classes.
@@ -63,8 +68,8 @@ pub struct Config {
     pub artifacts: ArtifactLimits,
     /// Fetching inputs and uploading outputs.
     pub transfer: Settings,
-    /// How much of what a job prints is copied to disk, in MiB for each stream; 0 copies nothing.
-    pub log_mib: u64,
+    /// The older name of [`Limits::output_mib`], for all classes; `None` in configurations of today.
+    pub log_mib: Option<u64>,
     /// Streaming jobs, which answer requests while they run.
     pub streaming: StreamingSettings,
     /// For a persistent executor. The table keeps its older name `standing`.
@@ -97,12 +102,13 @@ impl Default for Config {
             orphan_s: 120,
             stop_grace_s: 3,
             runtime: String::new(),
+            collector: None,
             limits: Limits::default(),
             class: IndexMap::new(),
             volumes: VolumeLimits::default(),
             artifacts: ArtifactLimits::default(),
             transfer: Settings::default(),
-            log_mib: 256,
+            log_mib: None,
             streaming: StreamingSettings::default(),
             persistent: PersistentSettings::default(),
         }
@@ -140,24 +146,17 @@ impl Config {
             } else {
                 Root::ReadOnly
             },
+            output: self.log_mib.unwrap_or(limits.output_mib).saturating_mul(1 << 20),
         }
     }
 
-    /// The bytes of the file system of a job that may write `written` of them: its inputs, packed and unpacked, and the
-    /// copies of its output lie there too. `None` where jobs have none.
-    pub fn job_disk(&self, written: u64) -> Option<u64> {
-        let own = self
-            .volumes
-            .max_mib
-            .saturating_add(self.log_mib)
-            .saturating_mul(2 << 20);
+    /// The bytes of the file system of a job with this policy: beside what the job may write, its inputs lie there,
+    /// packed and unpacked, and both printed streams. `None` where jobs have none.
+    pub fn job_disk(&self, policy: &Policy) -> Option<u64> {
+        let inputs = self.volumes.max_mib.saturating_mul(2 << 20);
+        let own = inputs.saturating_add(policy.output.saturating_mul(2));
         let sized = self.disk_bound == DiskBound::Auto && sized_disk::shares_mounts(&self.engine);
-        sized.then(|| written.saturating_add(own))
-    }
-
-    /// The bytes of each printed stream of a job that are copied to disk.
-    pub const fn log_limit(&self) -> u64 {
-        self.log_mib.saturating_mul(1 << 20)
+        sized.then(|| policy.allowance.disk.saturating_add(own))
     }
 
     /// The bytes that stay free on the disk of `work_dir`.
@@ -212,7 +211,11 @@ impl RoleConfig for Config {
         // The engine must answer within two minutes, and it waits this long before it does.
         check(self.stop_grace_s <= 100, "stop_grace_s", "must be at most 100");
         check(self.orphan_s <= 3600, "orphan_s", "must be at most 3600");
-        check(self.log_mib <= 1 << 20, "log_mib", "must be at most 1048576");
+        check(
+            self.log_mib.unwrap_or_default() <= MAX_OUTPUT_MIB,
+            "log_mib",
+            "must be at most 1048576; its name is limits.output_mib now",
+        );
         check(
             (1..=64).contains(&self.persistent.capacity),
             "standing.capacity",
@@ -334,6 +337,34 @@ mod tests {
         assert_eq!((test.nano_cpus, test.memory), (1_500_000_000, 800 << 20));
         let gpu = config.limits_of(ExecutorClass::AlwaysOnLlmA6000).on(machine);
         assert_eq!((gpu.nano_cpus, gpu.memory), (2_000_000_000, 100 << 20));
+    }
+
+    #[test]
+    fn output_limit_has_an_older_name_and_counts_twice_in_the_jobs_disk() {
+        let machine = MachineSize {
+            cpus: 2,
+            memory: 1_000 * MIB,
+        };
+        let policy = |text: &str, class| {
+            let config = parse::<Config>(text, "executor.toml").unwrap();
+            let policy = config.policy(class, ImageId(muster_protocol::Digest::of(b"x")), machine);
+            (policy.output, config.job_disk(&policy))
+        };
+        let (test, gpu) = (ExecutorClass::AlwaysOnTest, ExecutorClass::AlwaysOnLlmA6000);
+        let (usual, disk) = policy("", test);
+        assert_eq!(usual, 1_024 * MIB);
+        let (less, smaller) = policy("[limits]\noutput_mib = 24\n", test);
+        assert_eq!(less, 24 * MIB);
+        assert_eq!(disk.map(|disk| disk - 2_000 * MIB), smaller);
+        assert_eq!(
+            policy("log_mib = 24\n", gpu),
+            policy("[limits]\noutput_mib = 24\n", gpu)
+        );
+        let of_class = "[class.\"always_on.llm.a6000\"]\noutput_mib = 7\n";
+        assert_eq!(
+            (policy(of_class, gpu).0, policy(of_class, test).0),
+            (7 * MIB, usual)
+        );
     }
 
     #[test]

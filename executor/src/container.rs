@@ -15,6 +15,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt_state::{AttemptFailure, ProgramExit};
+use crate::collector::{self, OutputCollector, OutputPlace};
 use crate::images::engine_failed;
 use crate::output_capture::{CapturedBefore, OutputCapture};
 use crate::warm_containers::AttachedContainer;
@@ -22,6 +23,19 @@ use crate::warm_containers::AttachedContainer;
 /// The exit codes of a shell whose program is not found, or may not be executed.
 const NOT_FOUND: i64 = 127;
 const NOT_EXECUTABLE: i64 = 126;
+
+/// Waits until the output of a container that has ended is written down.
+async fn finish_collection(
+    collector: Option<OutputCollector>,
+    place: &OutputPlace,
+    capture: &OutputCapture,
+    clock: &SharedClock,
+) {
+    if let Some(collector) = collector {
+        collector.finish(clock).await;
+        capture.end_collection(collector::read_end(&place.logs));
+    }
+}
 
 /// Creates and starts the container and waits until it ends. Everything that it prints goes into `capture` at once.
 ///
@@ -32,18 +46,20 @@ pub(crate) async fn run(
     name: String,
     body: ContainerCreateBody,
     capture: OutputCapture,
+    place: OutputPlace,
     clock: SharedClock,
     called_off: CancellationToken,
 ) -> Result<ProgramExit, AttemptFailure> {
+    // Its start takes as long as the creation of a container.
+    let collector = place.start();
     let create = || engine.create(&name, body.clone());
     Backoff::OUTAGE
         .retry(&clock, "create a container", create)
         .await
         .map_err(|error| engine_failed(&error))?;
-    let output = engine
-        .attach(&name)
-        .await
-        .map_err(|error| engine_failed(&error))?;
+    let (output, collector) = tokio::join!(engine.attach(&name), place.attach(collector, &name, &clock));
+    capture.begin(&place, collector.is_some());
+    let output = output.map_err(|error| engine_failed(&error))?;
     if called_off.is_cancelled() {
         return Err(AttemptFailure::horde(
             HordeFailureReason::GenericError,
@@ -52,8 +68,18 @@ pub(crate) async fn run(
         ));
     }
     match start_once(&engine, &name, &clock).await {
-        Ok(presence) => wait_for_end(&engine, &name, presence, output, &capture, &clock).await,
-        Err(error) => judge_failed_start(&engine, &name, &error).await,
+        Ok(presence) => {
+            let exit = wait_for_end(&engine, &name, presence, output, &capture, &clock).await?;
+            finish_collection(collector, &place, &capture, &clock).await;
+            Ok(exit)
+        }
+        Err(error) => {
+            if let Some(collector) = collector {
+                collector.abandon().await;
+                capture.forget_collection();
+            }
+            judge_failed_start(&engine, &name, &error).await
+        }
     }
 }
 
@@ -102,6 +128,7 @@ pub(crate) async fn take_over(
     since_start: EnginePresence,
     before: CapturedBefore,
     capture: OutputCapture,
+    place: OutputPlace,
     clock: SharedClock,
 ) -> Result<ProgramExit, AttemptFailure> {
     let find = || engine.find_stage(&name);
@@ -123,8 +150,15 @@ pub(crate) async fn take_over(
         },
         ContainerStage::Started => since_start,
     };
-    let output = rest_of_output(&engine, &name, &before, &capture, &clock).await;
-    wait_for_end(&engine, &name, presence, output, &capture, &clock).await
+    if !capture.is_collected() {
+        let output = rest_of_output(&engine, &name, &before, &capture, &clock).await;
+        return wait_for_end(&engine, &name, presence, output, &capture, &clock).await;
+    }
+    let from = (before.stdout.length, before.stderr.length);
+    let output = collector::follow(place.logs.clone(), from, SharedClock::clone(&clock));
+    let exit = wait_for_end(&engine, &name, presence, output, &capture, &clock).await?;
+    capture.end_collection(collector::read_end(&place.logs));
+    Ok(exit)
 }
 
 /// The output of a container after what was captured before. An engine that is away is waited for. If the engine has
@@ -136,6 +170,7 @@ async fn rest_of_output<'a>(
     capture: &OutputCapture,
     clock: &SharedClock,
 ) -> BoxStream<'a, Result<LogOutput, ApiError>> {
+    capture.note_reread();
     let measure = || measure_output(engine, name);
     match Backoff::OUTAGE
         .retry(clock, "read a container's output", measure)
@@ -259,17 +294,19 @@ async fn why_it_was_killed(presence: EnginePresence, engine: &ContainerEngine) -
 pub(crate) async fn run_in_warm(
     engine: ContainerEngine,
     warm: AttachedContainer,
-    program: String,
-    mark: String,
+    (program, mark): (String, String),
     capture: OutputCapture,
+    place: OutputPlace,
     clock: SharedClock,
 ) -> Result<ProgramExit, AttemptFailure> {
     let AttachedContainer {
         name,
         output,
         mut input,
+        collector,
         ..
     } = warm;
+    capture.begin(&place, collector.is_some());
     if let Err(error) = write(&mut input, &program).await {
         let message = format!("the warm container of the job is gone: {error}");
         let reason = HordeFailureReason::GenericError;
@@ -300,6 +337,10 @@ pub(crate) async fn run_in_warm(
     .await?;
     // The engine closes the container's input with it.
     drop(input);
+    finish_collection(collector, &place, &capture, &clock).await;
+    if not_started.is_some() {
+        capture.forget_collection();
+    }
     Ok(ProgramExit { not_started, ..exit })
 }
 
@@ -420,6 +461,12 @@ mod tests {
             EnginePresence::Unbroken,
             capture.captured(),
             capture.clone(),
+            OutputPlace {
+                program: None,
+                engine: String::new(),
+                logs: std::path::PathBuf::new(),
+                limit: 0,
+            },
             Arc::new(SystemClock::default()),
         );
         let exit = muster_testbed::within("the end of the container", exit).await;

@@ -38,6 +38,9 @@ use crate::metrics::StageClock;
 use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
 
+/// Before the time for a job's outputs is over, its result goes without the rest of what it printed.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
 /// One attempt in progress.
 pub(crate) struct Driver {
     context: AttemptContext,
@@ -282,10 +285,6 @@ impl Driver {
                 Some(Event::ImageMissing)
             }
             StepResult::Placed(job) => {
-                let log_limit = self.context.config().log_limit();
-                self.steps
-                    .capture
-                    .copy_to(&job.workspace.folders().logs, log_limit);
                 self.stage = AttemptStage::of_placed(*job);
                 Some(Event::VolumesReady)
             }
@@ -295,9 +294,16 @@ impl Driver {
                     self.steps
                         .end_keeper(keeper.clone(), LastLook::after_exit(exit.code));
                 }
+                if let Some(output) = self.stage.output() {
+                    output.end_program();
+                }
                 Some(Event::Exited(exit))
             }
-            StepResult::CheckpointsKept => self.end_keeping(),
+            StepResult::CheckpointsKept => self.release(|placed| placed.keeper = None),
+            StepResult::OutputSent(printed) => self.release(|placed| {
+                placed.output = None;
+                placed.printed = Some(*printed);
+            }),
             StepResult::DiskFull(limit) => Some(Event::DiskFull(limit)),
             StepResult::Stalled(seconds) => Some(Event::Stalled(seconds)),
             StepResult::SessionOpened(open) => {
@@ -344,20 +350,27 @@ impl Driver {
         }
     }
 
-    /// No more checkpoints are taken. Returns the event that waited for that.
-    fn end_keeping(&mut self) -> Option<Event> {
+    /// Something is over that the last event may wait for. Returns the event if it waits for nothing any more.
+    fn release(&mut self, end: impl FnOnce(&mut PlacedStage)) -> Option<Event> {
         let AttemptStage::Placed(placed) = &mut self.stage else {
             return None;
         };
-        placed.keeper = None;
-        placed.held_back.take()
+        end(placed);
+        match placed.is_awaited() {
+            true => None,
+            false => placed.held_back.take(),
+        }
     }
 
-    /// The last event of a job, which waits until the last checkpoint of its program is kept. The machine's own clock
-    /// bounds the wait.
+    /// The last event of a job, which waits until the last checkpoint of its program is kept and its output is sent. The
+    /// machine's own clock bounds the wait.
     fn hold_back(&mut self, event: Event) -> Option<Event> {
+        let deadline = self.machine.deadline().minus(LAST_MOMENT);
         match &mut self.stage {
-            AttemptStage::Placed(placed) if placed.keeper.is_some() => {
+            AttemptStage::Placed(placed) if placed.is_awaited() => {
+                if let Some(output) = &placed.output {
+                    output.await_until(deadline);
+                }
                 placed.held_back = Some(event);
                 None
             }

@@ -92,6 +92,7 @@ mod tests {
                 },
                 run_as: RunAs::Image,
                 root: Root::Writable,
+                output: 1 << 30,
             },
             limits: StageLimits {
                 leeway: Duration::from_secs(5),

@@ -11,7 +11,7 @@ use muster_containers::image_folders::ImageFolders;
 use muster_containers::sandbox::{Bind, Gpus, Sandbox, is_system};
 pub use muster_containers::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
 use muster_protocol::job::CheckpointTerms;
-use muster_protocol::wire::checkpoints::CheckpointOrder;
+use muster_protocol::wire::checkpoints::{CheckpointOrder, OutputOrder};
 use muster_protocol::wire::miner::{JobRequest, OptionsPreset};
 use muster_protocol::{ExecutorClass, ExecutorToken, ImageId};
 
@@ -90,6 +90,11 @@ pub fn wants_gpu(job: &JobRequest, class: ExecutorClass) -> bool {
 /// The order about the job's checkpoints; `None` for a job without.
 pub fn checkpoint_order(job: &JobRequest) -> Option<&CheckpointOrder> {
     job.muster.as_ref()?.checkpoints.as_ref()
+}
+
+/// The order about the streams that the job's program prints; `None` for a job whose facilitator keeps none.
+pub fn output_order(job: &JobRequest) -> Option<&OutputOrder> {
+    job.muster.as_ref()?.output.as_ref()
 }
 
 /// Whether the folder of checkpoints of this job may be mounted: it is a plain path, and covers neither the system nor

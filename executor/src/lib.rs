@@ -1,7 +1,7 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
 //! Reading order: [`attempt_state`] (the life of an attempt, pure), `job_layout` (a job's rights and limits, pure),
-//! [`job_sandbox`] (its container, pure), [`output_capture`] (its printed output; [`muster_job_data`] carries its
+//! [`job_sandbox`] (its container, pure), [`output_capture`] (its printed output, which [`collector`] writes down; [`muster_job_data`] carries its
 //! inputs, outputs and artifacts), [`attempt_report`] (the last messages to the miner, pure), `steps` (the work on a
 //! job, one step a file), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver`
 //! (one attempt), [`persistent`] (many attempts over one connection), then [`reap`] (containers of executors that were
@@ -14,6 +14,7 @@
 pub mod attempt_report;
 mod attempt_state;
 mod co_grader;
+pub mod collector;
 pub mod config;
 mod container;
 mod context;
@@ -53,6 +54,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::Instrument;
 
+pub use collector::collect;
 pub use config::Config;
 pub use error::Error;
 pub use muster_containers::leftovers::{ReapError, ReapSummary};

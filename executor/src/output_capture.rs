@@ -7,14 +7,16 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bollard::container::LogOutput;
 use muster_job_metrics::ProgramFollower;
+use muster_protocol::job::OutputShortfall;
 use muster_protocol::wire::executor::LogStream;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::collector::{CollectionEnd, OutputPlace};
 use crate::live_updates::LiveUpdates;
 
 /// The names of the copies on disk.
@@ -66,8 +68,29 @@ const MAX_NOTES: usize = 32;
 #[derive(Debug, Default)]
 struct CapturedStream {
     buffer: StreamBuffer,
-    /// `None` before the job runs, and once the copy is full or its disk has failed.
+    /// `None` before the job runs, and where none is wanted or its file could not be made.
     copy: Option<DiskCopy>,
+    /// The file of the process that collects the stream; `None` where this process copies it itself.
+    collected: Option<CollectedCopy>,
+}
+
+/// The file of a stream that another process writes.
+#[derive(Debug)]
+struct CollectedCopy {
+    path: PathBuf,
+    /// Once it is written: the reason why it lacks bytes of the stream, if it does.
+    end: Option<Option<OutputShortfall>>,
+}
+
+/// The copy of a stream on disk at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CopiedStream {
+    /// The bytes that the program has printed.
+    pub(crate) total: u64,
+    /// The bytes from the beginning of the stream that the file holds.
+    pub(crate) copied: u64,
+    /// The reason why the file takes no more of the stream.
+    pub(crate) end: Option<OutputShortfall>,
 }
 
 /// The output that another process had captured of a job.
@@ -109,12 +132,16 @@ impl CapturedBefore {
     }
 }
 
-/// A stream's copy on disk, whole up to a limit.
+/// A stream's copy on disk, byte for byte as the program printed it up to its end.
 #[derive(Debug)]
-struct DiskCopy {
+pub(crate) struct DiskCopy {
     file: File,
+    /// Bytes that were written.
+    length: u64,
     /// Bytes that may still be written.
     room: u64,
+    /// The reason why it takes no more: nothing is written behind a gap.
+    end: Option<OutputShortfall>,
 }
 
 /// Both texts as they travel in a final message, each cut in the middle if it is long.
@@ -171,6 +198,11 @@ impl StreamBuffer {
     }
 }
 
+/// Whether the text of a result holds these bytes as they are, also behind lines of the executor's own.
+pub(crate) fn is_shown_whole(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok_and(|text| text.chars().count() <= HALF_CHARS)
+}
+
 /// Cuts a text in the middle if it has more than a million characters.
 pub(crate) fn shorten(text: &str) -> String {
     shorten_to(text, MAX_CHARS)
@@ -214,7 +246,7 @@ impl OutputCapture {
 
     /// Also copies what is printed from now on into `folder`, as `stdout.txt` and `stderr.txt`, up to `limit` bytes
     /// each. A disk that fails costs this copy and nothing else.
-    pub(crate) fn copy_to(&self, folder: &Path, limit: u64) {
+    fn copy_to(&self, folder: &Path, limit: u64) {
         if limit == 0 {
             return;
         }
@@ -223,16 +255,66 @@ impl OutputCapture {
             if let Err(error) = &made {
                 tracing::warn!(%error, name, "the job's printed output is not copied to disk");
             }
-            made.ok().map(|file| DiskCopy { file, room: limit })
+            made.ok().map(|file| DiskCopy::new(file, 0, limit))
         };
         let mut streams = self.lock();
         streams.stdout.copy = make(STDOUT_FILE);
         streams.stderr.copy = make(STDERR_FILE);
     }
 
-    /// Goes on with a capture of another process, from its copies in `folder`. Returns how much it had of each stream,
-    /// and how each stream began. Blocks.
-    pub(crate) fn resume(&self, folder: &Path, limit: u64) -> CapturedBefore {
+    /// The program is about to start: its output is copied to its place, by a process that collects it, or by this one.
+    pub(crate) fn begin(&self, place: &OutputPlace, is_collected: bool) {
+        match is_collected {
+            true => self.leave_to_collector(&place.logs),
+            false => self.copy_to(&place.logs, place.limit),
+        }
+    }
+
+    /// Leaves the copies in `folder` to a process that collects the output.
+    fn leave_to_collector(&self, folder: &Path) {
+        let of = |name: &str| {
+            let path = folder.join(name);
+            Some(CollectedCopy { path, end: None })
+        };
+        let mut streams = self.lock();
+        streams.stdout.collected = of(STDOUT_FILE);
+        streams.stderr.collected = of(STDERR_FILE);
+    }
+
+    /// The process that collects the output has ended, and said how the output did; `None` if it was killed.
+    pub(crate) fn end_collection(&self, end: Option<CollectionEnd>) {
+        let killed = CollectionEnd {
+            stdout: Some(OutputShortfall::Collector),
+            stderr: Some(OutputShortfall::Collector),
+        };
+        let CollectionEnd { stdout, stderr } = end.unwrap_or(killed);
+        let mut streams = self.lock();
+        let streams = &mut *streams;
+        for (stream, end) in [(&mut streams.stdout, stdout), (&mut streams.stderr, stderr)] {
+            if let Some(collected) = &mut stream.collected {
+                collected.end = Some(end);
+            }
+        }
+    }
+
+    /// Whether a process collects the output.
+    pub(crate) fn is_collected(&self) -> bool {
+        self.lock().stdout.collected.is_some()
+    }
+
+    /// The program did not start: what was collected are words of the program that holds a warm container.
+    pub(crate) fn forget_collection(&self) {
+        let mut streams = self.lock();
+        streams.stdout.collected = None;
+        streams.stderr.collected = None;
+    }
+
+    /// Goes on with a capture of another process, from its copies in `folder`, which a process still collects, or has
+    /// collected, if `is_collected`. Returns how much there was of each stream, and how each stream began. Blocks.
+    pub(crate) fn resume(&self, folder: &Path, limit: u64, is_collected: bool) -> CapturedBefore {
+        if is_collected {
+            self.leave_to_collector(folder);
+        }
         let mut streams = self.lock();
         let stdout = streams.stdout.resume(&folder.join(STDOUT_FILE), limit);
         let stderr = streams.stderr.resume(&folder.join(STDERR_FILE), limit);
@@ -260,6 +342,28 @@ impl OutputCapture {
         let mut streams = self.lock();
         if streams.notes.len() < MAX_NOTES {
             streams.notes.push(format!("muster: {line}\n"));
+        }
+    }
+
+    /// What the program prints comes from the engine's copy from now on. That copy is for people: it drops and adds ends
+    /// of lines, and replaces bytes that are no text. The copy on disk takes nothing of it, and ends here: by the lengths
+    /// of such a copy nobody knows whether bytes are missing.
+    pub(crate) fn note_reread(&self) {
+        let mut streams = self.lock();
+        let streams = &mut *streams;
+        for stream in [&mut streams.stdout, &mut streams.stderr] {
+            if let Some(copy) = &mut stream.copy {
+                copy.end.get_or_insert(OutputShortfall::Collector);
+            }
+        }
+    }
+
+    /// The copy of a stream on disk as it is now.
+    pub(crate) fn copied(&self, stream: LogStream) -> CopiedStream {
+        let streams = self.lock();
+        match stream {
+            LogStream::Stderr => streams.stderr.copied(),
+            LogStream::Stdout | LogStream::Unknown => streams.stdout.copied(),
         }
     }
 
@@ -340,7 +444,8 @@ impl CapturedStream {
         match resume() {
             Ok(file) => {
                 let room = limit.saturating_sub(before.length);
-                self.copy = (room > 0).then_some(DiskCopy { file, room });
+                self.copy =
+                    (limit > 0 && self.collected.is_none()).then(|| DiskCopy::new(file, before.length, room));
             }
             Err(error) => tracing::warn!(%error, "the output so far cannot be read"),
         }
@@ -349,15 +454,73 @@ impl CapturedStream {
 
     fn push(&mut self, bytes: &[u8]) {
         self.buffer.push(bytes);
-        let Some(copy) = &mut self.copy else { return };
-        let length = bytes.len().min(usize::try_from(copy.room).unwrap_or(usize::MAX));
-        let written = copy.file.write_all(bytes.get(..length).unwrap_or_default());
-        copy.room = copy.room.saturating_sub(length as u64);
-        if let Err(error) = &written {
-            tracing::warn!(%error, "the job's printed output is no longer copied to disk");
+        if let Some(copy) = &mut self.copy {
+            copy.push(bytes);
         }
-        if written.is_err() || copy.room == 0 {
-            self.copy = None;
+    }
+
+    fn copied(&self) -> CopiedStream {
+        let total = self.buffer.total;
+        if let Some(collected) = &self.collected {
+            let copied = std::fs::metadata(&collected.path).map_or(0, |file| file.len());
+            return match collected.end {
+                Some(None) => CopiedStream {
+                    total: copied,
+                    copied,
+                    end: None,
+                },
+                None | Some(Some(_)) => CopiedStream {
+                    total: total.max(copied),
+                    copied,
+                    end: collected.end.flatten(),
+                },
+            };
+        }
+        match &self.copy {
+            Some(copy) => CopiedStream {
+                total,
+                copied: copy.length,
+                end: copy.end,
+            },
+            None => CopiedStream {
+                total,
+                copied: 0,
+                end: (total > 0).then_some(OutputShortfall::Bound),
+            },
+        }
+    }
+}
+
+impl DiskCopy {
+    pub(crate) const fn new(file: File, length: u64, room: u64) -> Self {
+        Self {
+            file,
+            length,
+            room,
+            end: None,
+        }
+    }
+
+    /// The reason why it takes no more.
+    pub(crate) const fn end(&self) -> Option<OutputShortfall> {
+        self.end
+    }
+
+    /// Adds what comes next, as far as there is room.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if self.end.is_some() || bytes.is_empty() {
+            return;
+        }
+        let length = bytes.len().min(usize::try_from(self.room).unwrap_or(usize::MAX));
+        if let Err(error) = self.file.write_all(bytes.get(..length).unwrap_or_default()) {
+            tracing::warn!(%error, "the job's printed output is no longer copied to disk");
+            self.end = Some(OutputShortfall::Disk);
+            return;
+        }
+        self.length = self.length.saturating_add(length as u64);
+        self.room = self.room.saturating_sub(length as u64);
+        if length < bytes.len() {
+            self.end = Some(OutputShortfall::Bound);
         }
     }
 }

@@ -151,6 +151,7 @@ impl UsageRecord {
                 .report
                 .as_ref()
                 .map_or_else(BTreeMap::new, |(_, report)| report.metrics.clone()),
+            printed: None,
         })
     }
 

@@ -26,6 +26,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use crate::collector::{OutputCollector, OutputPlace};
 use crate::config::Config;
 use crate::engine_cache::EngineCache;
 use crate::image_files::ImageUse;
@@ -54,6 +55,8 @@ pub(crate) struct AttachedContainer {
     pub(crate) name: String,
     pub(crate) output: OutputStream,
     pub(crate) input: InputSink,
+    /// The process that collects what it prints; `None` where there is none.
+    pub(crate) collector: Option<OutputCollector>,
     engine: ContainerEngine,
     /// Keeps the image on this machine.
     _lease: Lease,
@@ -248,8 +251,8 @@ impl WarmPool {
             .await
             .map_err(|error| Causes(&error).to_string())?;
         let attempt = AttemptId::from_uuid(Uuid::new_v4());
-        let (own, script, disk) = (Arc::clone(config), template.has_script(), template.disk());
-        let work = move || Workspace::new_ahead(&own.work_dir, attempt, script, own.job_disk(disk));
+        let (own, script, policy) = (Arc::clone(config), template.has_script(), template.policy());
+        let work = move || Workspace::new_ahead(&own.work_dir, attempt, script, own.job_disk(&policy));
         let workspace = spawn_blocking(work)
             .await
             .map_err(|error| error.to_string())?
@@ -269,14 +272,16 @@ impl WarmPool {
         // A job of this image ran before: whatever is left out was left out then, and the container's shape shows it.
         let laid = image_use.lay_files(found, &EngineCache::default()).await;
         laid.map_err(|error| Causes(&error).to_string())?;
+        let place = OutputPlace::of(config, &workspace.folders().logs, policy.output);
         let started = async {
             engine.create(&name, body).await?;
             let streams = engine.attach_with_input(&name).await?;
+            let collector = place.attach(place.start(), &name, clock).await;
             engine.start(&name).await?;
-            Ok::<_, muster_containers::EngineError>(streams)
+            Ok::<_, muster_containers::EngineError>((streams, collector))
         };
         match started.await {
-            Ok((output, input)) => Ok(WarmContainer {
+            Ok(((output, input), collector)) => Ok(WarmContainer {
                 workspace,
                 shape: template.shape().clone(),
                 since: clock.now(),
@@ -284,6 +289,7 @@ impl WarmPool {
                     name,
                     output,
                     input,
+                    collector,
                     engine,
                     _lease: resolved.lease,
                 },

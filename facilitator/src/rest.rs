@@ -15,6 +15,7 @@ mod miners;
 pub(crate) mod model_service;
 pub(crate) mod model_usage;
 mod openai;
+mod output;
 pub(crate) mod page_caller;
 pub(crate) mod rejection;
 pub(crate) mod reports;
@@ -88,6 +89,7 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(events::events))
         .routes(routes!(jobs::metrics))
         .routes(routes!(jobs::checkpoints))
+        .routes(routes!(output::output))
         .routes(routes!(subnet::capacity))
         .routes(routes!(miners::show))
         .routes(routes!(reports::feedback, reports::give_feedback))

@@ -11,6 +11,7 @@ use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock, Tasks};
 use muster_protocol::receipt::page_of;
+use muster_protocol::wire::checkpoints::RequestExtension;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::executor_socket::MinerToExecutor;
 use muster_protocol::wire::miner::{GenericError, InitialJobRequest};
@@ -507,9 +508,12 @@ impl Peers {
         };
         let knows_checkpoints = executor.features.has(Feature::Checkpoints);
         if let MinerToExecutor::V0JobRequest(job) = &mut message
-            && !knows_checkpoints
+            && let Some(extension) = &mut job.muster
         {
-            job.muster = None;
+            extension.fit_to(executor.features);
+            if **extension == RequestExtension::default() {
+                job.muster = None;
+            }
         }
         if let MinerToExecutor::V0InitialJobRequest(offer) = &mut message {
             drop_unknown_terms(offer, executor.features);

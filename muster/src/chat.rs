@@ -104,7 +104,7 @@ async fn first_model(client: &Client) -> Result<String> {
 /// The next line of standard input; `None` at its end, or at an empty line.
 fn read_line(quiet: bool) -> Option<Result<String>> {
     if !quiet {
-        print::bytes_beside("> ");
+        print::bytes_beside(b"> ");
     }
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {

@@ -275,6 +275,9 @@ pub(crate) struct ValidatorOrder<T: Args> {
 pub(crate) enum ExecutorCommand {
     /// Let the running executor take no more jobs, and wait until its last one has ended.
     Drain(Drain),
+    /// Write down what one container prints. An executor starts this itself, and it outlives the executor.
+    #[command(hide = true)]
+    Collect,
 }
 
 /// `muster miner drain` and `muster executor drain`.

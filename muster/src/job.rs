@@ -3,6 +3,7 @@
 mod checkpoints;
 mod curve;
 mod exit_code;
+mod printed_output;
 mod run;
 pub(crate) mod saved_outputs;
 mod spec;
@@ -19,6 +20,7 @@ use muster_terminal::{job_text, print, trace_text};
 use serde_json::json;
 
 use self::exit_code::{EXIT_INTERRUPTED, exit_code};
+use self::printed_output::print_rest;
 use self::saved_outputs::{print_saved, save_artifacts, save_outputs};
 use crate::cli::Job;
 use crate::cli::user::{JobGet, JobLogs, JobLs, JobReport, JobShow, JobState, JobTraced};
@@ -177,9 +179,11 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
         if args.json {
             let (stdout, stderr) = (&view.stdout, &view.stderr);
             print::line(format_args!("{}", json!({"stdout": stdout, "stderr": stderr})));
+        } else if view.last_status().is_terminal() {
+            print_rest(&client, &view, &mut LiveDisplay::new(view.created_at, false)).await?;
         } else {
             print::raw(&view.stdout);
-            print::bytes_beside(&view.stderr);
+            print::bytes_beside(view.stderr.as_bytes());
         }
         return Ok(if args.follow {
             exit_code(&view)
@@ -203,8 +207,12 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
             return Ok(ExitCode::from(EXIT_INTERRUPTED));
         }
     };
+    let whole = match args.json {
+        true => Ok(()),
+        false => print_rest(&client, &view, &mut live).await,
+    };
     live.finish(&view);
-    Ok(exit_code(&view))
+    whole.map(|()| exit_code(&view))
 }
 
 /// News as a line of JSON, in the words of the facilitator's own events.

@@ -38,15 +38,38 @@ use crate::cli::{Cli, Command, Completions, Miner, MinerCommand};
 use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let code = match Cli::try_parse() {
+        Ok(cli) => run_to_end(cli.command),
+        // An error of the arguments goes to standard error; help and version were asked for.
+        Err(told) if told.use_stderr() => told.exit(),
+        Err(asked) => {
+            print::by(|| asked.print());
+            ExitCode::SUCCESS
+        }
+    };
+    print::stdout_failure().unwrap_or(code)
+}
+
+fn run_to_end(command: Command) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let ended = runtime.map_err(Failure::from).and_then(|runtime| {
-        let ended = runtime.block_on(run(cli.command));
+        let ended = runtime.block_on(run_while_read(command));
         // A read of standard input cannot be interrupted; everything that matters has been waited for.
         runtime.shutdown_background();
         ended
     });
     ended.unwrap_or_else(|failure| failure.report())
+}
+
+/// Runs a command. One that follows something for its user ends with its standard output, as `… | head` expects;
+/// others finish what they began, and their exit code tells.
+async fn run_while_read(command: Command) -> Result<ExitCode> {
+    let follows = matches!(command, Command::Job(_) | Command::Chat(_) | Command::Files(_));
+    tokio::select! {
+        biased;
+        ended = run(command) => ended,
+        () = print::until_stdout_fails(), if follows => Ok(ExitCode::FAILURE),
+    }
 }
 
 async fn run(command: Command) -> Result<ExitCode> {

@@ -132,13 +132,20 @@ fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> Failure {
 
 /// `muster executor`.
 pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    if let Some(ExecutorCommand::Drain(asked)) = &args.command {
-        return drain::executor(asked, &clock).await;
+    match &args.command {
+        Some(ExecutorCommand::Drain(asked)) => return drain::executor(asked, &clock).await,
+        Some(ExecutorCommand::Collect) => {
+            muster_executor::collect().await.map_err(unusable)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => {}
     }
     let configured = configure::<muster_executor::Config>(&args.file)?;
-    let Some(config) = configured else {
+    let Some(mut config) = configured else {
         return Ok(ExitCode::SUCCESS);
     };
+    // This very program, also after another one was installed under its name.
+    config.collector = Some("/proc/self/exe".into());
     prepare("executor", args.report.log_format, &tasks, false)?;
     measure(MetricRole::Executor, args.metrics, &tasks, &clock).await?;
     trace("executor", args.report.traces.as_ref(), &tasks, &clock)?;

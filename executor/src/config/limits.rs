@@ -8,6 +8,9 @@ use crate::machine::specs::MachineSize;
 
 const MIB: u64 = 1024 * 1024;
 
+/// The most that [`Limits::output_mib`] may be.
+pub(super) const MAX_OUTPUT_MIB: u64 = 1 << 20;
+
 /// The limits of one job. The operator sets them, for all classes or for one.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -25,6 +28,8 @@ pub struct Limits {
     /// MiB that the job may write into `/volume`, `/output` and its artifacts together, and again into a writable
     /// root.
     pub disk_mib: u64,
+    /// MiB of each printed stream that are kept whole; 0 keeps nothing.
+    pub output_mib: u64,
     /// Whether the job may write into its root file system, in a layer that is removed with its container.
     pub writable_root: bool,
     /// The user that runs the job's program.
@@ -40,6 +45,8 @@ pub struct Policy {
     pub run_as: RunAs,
     /// Whether the job may write into its root file system.
     pub root: Root,
+    /// The bytes of each printed stream that are kept whole.
+    pub output: u64,
 }
 
 impl Default for Limits {
@@ -51,6 +58,7 @@ impl Default for Limits {
             tmpfs_mib: 1_024,
             pids: 4_096,
             disk_mib: 20_480,
+            output_mib: 1_024,
             writable_root: false,
             run_as: RunAs::Image,
         }
@@ -98,6 +106,11 @@ impl Limits {
             (1..=1 << 30).contains(&self.disk_mib),
             "disk_mib",
             "must be at least 1",
+        );
+        check(
+            self.output_mib <= MAX_OUTPUT_MIB,
+            "output_mib",
+            "must be at most 1048576",
         );
         problems
     }

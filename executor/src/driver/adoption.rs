@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::Driver;
 use super::attempt_stages::AttemptStage;
 use crate::attempt_state::{AttemptFailure, AttemptMachine};
+use crate::collector;
 use crate::context::{AttemptContext, ProcessContext};
 use crate::driver::runner::StepRunner;
 use crate::error::Error;
@@ -180,12 +181,15 @@ impl Driver {
             tracing::warn!(error = %Causes(&error), "the job cannot be taken over again");
         }
         let capture = OutputCapture::new(Some(context.live.clone()));
-        let log_limit = config.log_limit();
+        let limit = request.layout.policy.output;
         let logs = workspace.folders().logs.clone();
         let resuming = capture.clone();
-        let before = spawn_blocking(move || resuming.resume(&logs, log_limit))
-            .await
-            .unwrap_or_default();
+        let resume = move || {
+            // Which process collects the output does not change any more, but it may end meanwhile.
+            let is_collected = collector::is_collected(&logs) || collector::read_end(&logs).is_some();
+            resuming.resume(&logs, limit, is_collected)
+        };
+        let before = spawn_blocking(resume).await.unwrap_or_default();
         let steps = StepRunner::new(context.clone(), capture, Some(link.outlet()));
         let placed = PlacedJob::taken_over(request, workspace, &job, gpus);
         let mut stage = AttemptStage::of_placed(placed);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use muster_checkpoint_transfer::KeeperHandle;
 use muster_containers::docker_engine::ContainerEngine;
+use muster_protocol::job::PrintedStreams;
 use muster_protocol::wire::executor::SessionSealed;
 use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, StreamingDetails};
 use muster_protocol::wire::muster::OfferExtension;
@@ -12,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::attempt_state::Event;
 use crate::config::{Config, MachineSize};
 use crate::session::OpenSession;
-use crate::steps::{CollectedOutputs, PlacedJob, PreparedImage, RequestedJob};
+use crate::steps::{CollectedOutputs, OutputHandle, PlacedJob, PreparedImage, RequestedJob};
 
 /// The data of an attempt by its stage.
 #[derive(Default)]
@@ -45,7 +46,11 @@ pub(super) struct PlacedStage {
     pub(super) outputs: Option<Box<CollectedOutputs>>,
     /// Speaks to the step that takes the job's checkpoints; `None` while there is none.
     pub(super) keeper: Option<KeeperHandle>,
-    /// The result that waits until the last checkpoint is kept.
+    /// Speaks to the step that sends what the program prints; `None` while there is none.
+    pub(super) output: Option<OutputHandle>,
+    /// The streams that the program printed, once they are sent.
+    pub(super) printed: Option<PrintedStreams>,
+    /// The result that waits until the last checkpoint is kept and the output is sent.
     pub(super) held_back: Option<Event>,
 }
 
@@ -114,6 +119,8 @@ impl AttemptStage {
             session,
             outputs: None,
             keeper: None,
+            output: None,
+            printed: None,
             held_back: None,
         }))
     }
@@ -136,6 +143,14 @@ impl AttemptStage {
         match self {
             Self::AwaitingOffer | Self::Offered(_) | Self::Prepared(_) | Self::Requested(_) => None,
             Self::Placed(placed) => placed.keeper.as_ref(),
+        }
+    }
+
+    /// Speaks to the step that sends what the program prints, while there is one.
+    pub(super) fn output(&self) -> Option<&OutputHandle> {
+        match self {
+            Self::AwaitingOffer | Self::Offered(_) | Self::Prepared(_) | Self::Requested(_) => None,
+            Self::Placed(placed) => placed.output.as_ref(),
         }
     }
 
@@ -177,6 +192,13 @@ impl AttemptStage {
             Self::Requested(request) => Some(request),
             Self::Placed(placed) => Some(&placed.job.request),
         }
+    }
+}
+
+impl PlacedStage {
+    /// Whether the end of the attempt waits for a checkpoint or for the output.
+    pub(super) const fn is_awaited(&self) -> bool {
+        self.keeper.is_some() || self.output.is_some()
     }
 }
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use muster_process::error::Causes;
+use muster_protocol::job::CompletionReport;
 use muster_protocol::wire::executor_socket::ExecutorToMiner;
 use muster_protocol::{AttemptId, JobTrace, ParticipantType};
 use muster_span_export::{SpanBatch, spans_of};
@@ -78,12 +79,12 @@ impl Driver {
 
     /// The last messages of the attempt.
     fn end_messages(&mut self, conclusion: &Conclusion) -> Vec<ExecutorToMiner> {
-        let outputs = match &mut self.stage {
-            AttemptStage::Placed(placed) => placed.outputs.take(),
+        let (outputs, printed) = match &mut self.stage {
+            AttemptStage::Placed(placed) => (placed.outputs.take(), placed.printed.take()),
             AttemptStage::AwaitingOffer
             | AttemptStage::Offered(_)
             | AttemptStage::Prepared(_)
-            | AttemptStage::Requested(_) => None,
+            | AttemptStage::Requested(_) => (None, None),
         };
         let (artifacts, uploaded, listing, specs) = match outputs {
             Some(outputs) => (
@@ -111,7 +112,14 @@ impl Driver {
             muster: self.link.is_muster(),
             specs,
             trace,
-            completion: self.steps.usage.report(listing),
+            completion: self
+                .steps
+                .usage
+                .report(listing)
+                .map(|completion| CompletionReport {
+                    printed,
+                    ..completion
+                }),
         };
         report.messages(conclusion)
     }
@@ -137,6 +145,7 @@ impl Driver {
                 | StepResult::DiskFull(_)
                 | StepResult::Stalled(_)
                 | StepResult::CheckpointsKept
+                | StepResult::OutputSent(_)
                 | StepResult::Nothing
                 | StepResult::Collected(_)
                 | StepResult::Uploaded(..) => {}

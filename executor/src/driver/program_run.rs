@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::attempt_stages::PlacedStage;
 use super::runner::{StepResult, StepRunner};
 use crate::attempt_state::{AttemptFailure, ProgramExit};
+use crate::collector::OutputPlace;
 use crate::container::{self, EnginePresence};
 use crate::job_sandbox::{JobContainer, PROGRESS_FILE, checkpoint_order, image_label};
 use crate::journal::JournaledJob;
@@ -34,6 +35,7 @@ impl StepRunner {
                 self.report_running_time(&placed.job, self.context.clock().now());
                 self.follow_program(placed, self.context.clock().now());
                 self.measure_program(&placed.job, self.context.clock().now());
+                self.send_output(placed);
             }
             Err(failure) => self.begin(async move { StepResult::Failed(failure) }),
         }
@@ -63,19 +65,25 @@ impl StepRunner {
             "running"
         );
         let (engine, capture) = (request.engine.clone(), self.capture.clone());
-        let clock = Arc::clone(self.context.clock());
+        let (clock, place) = (Arc::clone(self.context.clock()), self.output_place(job));
         if let Some(warm) = job.warm.take() {
             let mark = Uuid::new_v4().to_string();
             let program = encode_program(image, &body, &mark)
                 .ok_or_else(|| refused("neither the job nor its image names a program".to_owned()))?;
-            let running = container::run_in_warm(engine, warm, program, mark, capture, clock);
+            let running = container::run_in_warm(engine, warm, (program, mark), capture, place, clock);
             self.begin_program(running);
         } else {
             let called_off = self.context.called_off.clone();
-            let running = container::run(engine, container, body, capture, clock, called_off);
+            let running = container::run(engine, container, body, capture, place, clock, called_off);
             self.begin_program(running);
         }
         Ok(())
+    }
+
+    /// The place of what the job's container prints.
+    fn output_place(&self, job: &PlacedJob) -> OutputPlace {
+        let limit = job.request.layout.policy.output;
+        OutputPlace::of(self.context.config(), &job.workspace.folders().logs, limit)
     }
 
     fn begin_program(
@@ -105,6 +113,7 @@ impl StepRunner {
             since_start,
             before,
             self.capture.clone(),
+            self.output_place(job),
             clock,
         );
         self.begin_program(running);
@@ -112,6 +121,20 @@ impl StepRunner {
         self.report_running_time(job, journaled.started);
         self.follow_program(placed, journaled.started);
         self.measure_program(&placed.job, journaled.started);
+        self.send_output(placed);
+    }
+
+    /// Sends what the program prints to the place that the job names, for a Muster miner, whose result has room for it.
+    fn send_output(&self, placed: &mut PlacedStage) {
+        let is_batch = placed.job.request.layout.streaming.is_none();
+        if self.muster.is_none() || !is_batch {
+            return;
+        }
+        let sending = steps::send_output(&placed.job, &self.context, self.capture.clone());
+        if let Some((handle, sending)) = sending {
+            placed.output = Some(handle);
+            self.begin_until_called_off(async move { StepResult::OutputSent(Box::new(sending.await)) });
+        }
     }
 
     fn watch_disk(&self, job: &PlacedJob) {

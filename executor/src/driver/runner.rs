@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use muster_containers::docker_engine::ContainerEngine;
 use muster_job_data::Uploaded;
+use muster_protocol::job::PrintedStreams;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::muster::OfferExtension;
 use muster_protocol::{HordeFailureReason, JobStage};
@@ -45,6 +46,8 @@ pub(super) enum StepResult {
     SessionClosed(String),
     /// No more checkpoints are taken.
     CheckpointsKept,
+    /// The streams that the program printed are sent, as far as that was possible.
+    OutputSent(Box<PrintedStreams>),
     /// The step was called off, or its end changes nothing.
     Nothing,
     /// Artifacts are collected.

@@ -39,6 +39,7 @@ fn policy(allowance: ResourceLimits) -> Policy {
         allowance,
         run_as: RunAs::Image,
         root: Root::ReadOnly,
+        output: 1,
     }
 }
 

@@ -174,7 +174,7 @@ fn make_folders(
     let workspace = match folders {
         Some(workspace) => workspace,
         None => {
-            let size = config.job_disk(request.layout.policy.allowance.disk);
+            let size = config.job_disk(&request.layout.policy);
             Workspace::new(&config.work_dir, request.job.job_uuid, size).map_err(|error| unfit(&error))?
         }
     };

@@ -90,13 +90,9 @@ impl WarmTemplate {
         &self.image_folders
     }
 
-    pub(super) fn policy(&self) -> Policy {
+    /// The rights of the job.
+    pub(super) const fn policy(&self) -> Policy {
         self.policy
-    }
-
-    /// The bytes that the job may write.
-    pub(super) fn disk(&self) -> u64 {
-        self.policy.allowance.disk
     }
 
     fn body(&self, folders: &JobFolders) -> Option<ContainerCreateBody> {
@@ -200,6 +196,7 @@ mod tests {
                 disk: 6,
             },
             run_as: RunAs::Image,
+            output: 7,
             root: Root::ReadOnly,
         }
     }

@@ -2,7 +2,7 @@
 
 #[path = "../../../crates/jobs/checkpoint-transfer/tests/support/block_store.rs"]
 #[expect(dead_code, reason = "the keeper's own tests use all of it")]
-mod block_store;
+pub(crate) mod block_store;
 
 use muster_process::Tasks;
 use muster_protocol::Digest;

@@ -18,6 +18,8 @@ mod job_data;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]
+mod output;
+#[cfg(test)]
 mod persistent;
 #[cfg(test)]
 mod python;

@@ -10,7 +10,7 @@ use crate::support::miner::{FakeMiner, Wire};
 use crate::support::{engine, image};
 
 /// `MusterLeaseHeld` of an epoch, with a secret of its own.
-fn held(lease: &Lease, epoch: u64) -> Value {
+pub(crate) fn held(lease: &Lease, epoch: u64) -> Value {
     held_for(lease, epoch, 150)
 }
 
@@ -30,7 +30,7 @@ fn secret(epoch: u64) -> String {
 }
 
 /// Takes the executor back: it shows the secret of this epoch and gets that of the next.
-async fn take_back(miner: &FakeMiner, lease: &Lease, epoch: u64) -> Wire {
+pub(crate) async fn take_back(miner: &FakeMiner, lease: &Lease, epoch: u64) -> Wire {
     let mut wire = comes_back(miner, epoch).await;
     wire.send(&held(lease, epoch + 1)).await;
     wire

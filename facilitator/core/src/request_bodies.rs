@@ -259,6 +259,9 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
                 "checkpoints: the facilitator grants them; ask for them in the terms.".to_owned(),
             );
         }
+        if extension.output.is_some() {
+            refuse("muster", "output: the facilitator grants it.".to_owned());
+        }
         for found in extension.find_over_limits(&job.docker_image) {
             refuse("muster", found.to_string());
         }

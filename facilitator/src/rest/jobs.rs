@@ -96,6 +96,7 @@ pub(super) async fn create(
     service
         .grant_checkpoints(&caller, &parts.headers, id, &mut job)
         .await?;
+    service.grant_output(&parts.headers, id, &mut job);
     let (validator, request) = request_bodies::into_request(job, id, signature);
     let request = muster_identity::verify_job(&request).map_err(|error| match error {
         VerifyError::Terms { .. } => ApiRejection::field("muster", &error.to_string()),
@@ -226,6 +227,15 @@ impl JobService {
         }
         (view.stdout, view.stderr) = remains.into_texts();
         Ok(())
+    }
+
+    /// Adds the grant on the file store for the streams that the job's programs print. A job that answers requests
+    /// prints for its operator, not for a user.
+    fn grant_output(&self, headers: &HeaderMap, id: JobId, job: &mut CreateJob) {
+        if job.streaming_details.is_none() {
+            let base = base_url(&self.public_url, headers);
+            job.muster.get_or_insert_default().output = Some(self.checkpoints.grant_output(id, &base));
+        }
     }
 
     /// The features of the job's validator, as far as the job depends on them: by its own terms, or because its account

@@ -5,7 +5,7 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobStatusUpdate, RejectionDetails, StatusMetadata, UserJobRequest,
 };
-use muster_protocol::wire::muster::CancelRequest;
+use muster_protocol::wire::muster::{CancelRequest, JobExtension};
 use muster_protocol::{Feature, JobId, JobRejectionReason, JobStatus, ParticipantType};
 
 use super::services::LIMITS;
@@ -90,11 +90,12 @@ impl ValidatorSession {
         if !features.has(Feature::Terms) {
             request.muster = None;
         }
-        if let Some(extension) = &mut request.muster
-            && let Some(grant) = &mut extension.checkpoints
-        {
-            grant.fit_to(features);
+        if let Some(extension) = &mut request.muster {
+            extension.fit_to(features);
         }
+        request.muster = request
+            .muster
+            .filter(|extension| **extension != JobExtension::default());
         set_context(&mut request, features, self.services.trace_all);
         let size = encode(&request).len();
         let limit = self.max_frame();

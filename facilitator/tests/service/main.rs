@@ -31,6 +31,8 @@ mod miners;
 #[cfg(test)]
 mod models;
 #[cfg(test)]
+mod output;
+#[cfg(test)]
 mod rejections;
 #[cfg(test)]
 mod reports;

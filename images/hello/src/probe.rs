@@ -23,6 +23,9 @@ pub enum Probe {
     Say(u64, Vec<String>),
     /// Prints about this many bytes in lines of 80.
     Print(u64),
+    /// Prints lines of lengths at which engines cut them, and bytes that are no text, without an end of the last line,
+    /// to both streams; sleeps this many seconds, and prints them again.
+    Bytes(u64),
     /// Writes this many mebibytes into `/output`.
     Fill(u64),
     /// Allocates and touches this many mebibytes.
@@ -49,6 +52,7 @@ impl Probe {
                 said.iter().map(|&word| word.to_owned()).collect(),
             ),
             ["print", bytes] => Self::Print(bytes.parse().ok()?),
+            ["bytes", seconds] => Self::Bytes(seconds.parse().ok()?),
             ["fill", mebibytes] => Self::Fill(mebibytes.parse().ok()?),
             ["allocate", mebibytes] => Self::Allocate(mebibytes.parse().ok()?),
             ["train", steps] => Self::Train(steps.parse().ok()?),
@@ -94,6 +98,15 @@ impl Probe {
                 }
                 out.write_all(b"end\n")?;
             }
+            Self::Bytes(seconds) => {
+                for pause in [*seconds, 0] {
+                    out.write_all(&awkward_bytes())?;
+                    out.flush()?;
+                    err.write_all(&awkward_bytes())?;
+                    err.flush()?;
+                    sleep(Duration::from_secs(pause));
+                }
+            }
             Self::Fill(mebibytes) => {
                 let mut file = fs::File::create("/output/filler")?;
                 let block = vec![7; 1 << 20];
@@ -116,6 +129,13 @@ impl Probe {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The bytes that [`Probe::Bytes`] prints at a time: lines of 16,383, 16,384 and 40,000 bytes, and every byte once.
+fn awkward_bytes() -> Vec<u8> {
+    let lines = [16_383, 16_384, 40_000].map(|length| [vec![b'x'; length - 1], vec![b'\n']].concat());
+    let every: Vec<u8> = (0..=u8::MAX).collect();
+    [lines.concat(), every].concat()
 }
 
 /// A loss that halves with each step, five steps a second. A line of the file that is no JSON is among the others.

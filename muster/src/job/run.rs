@@ -24,6 +24,7 @@ use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::print;
 
 use super::exit_code::{EXIT_INTERRUPTED, exit_code};
+use super::printed_output::print_rest;
 use super::saved_outputs::{print_saved, save_artifacts, save_outputs};
 use crate::cli::user::{JobRun, Via};
 use crate::facilitator_access::{self, client_failure};
@@ -115,6 +116,11 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         (Waited::Ended(view), cancelled) => (view, cancelled),
         (Waited::Left, _) => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
     };
+    live.clear();
+    let whole = match args.json {
+        true => Ok(()),
+        false => print_rest(&client, &view, &mut live).await,
+    };
     live.finish(&view);
     let here = args.save.as_deref().unwrap_or(Path::new("."));
     let mut saved = save_outputs(&client, &view, here, &live).await?;
@@ -125,11 +131,10 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
     }
-    Ok(if cancelled {
-        ExitCode::from(EXIT_INTERRUPTED)
-    } else {
-        exit_code(&view)
-    })
+    if cancelled {
+        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+    }
+    whole.map(|()| exit_code(&view))
 }
 
 /// Waits for a job's end. The first Ctrl-C cancels it, the second leaves it.

@@ -27,6 +27,9 @@ pub type Result<T = ()> = std::result::Result<T, Failure>;
 /// The exit code of a usage error in `sysexits.h`: the configuration or the arguments are wrong.
 const EXIT_USAGE: u8 = 64;
 
+/// The exit code where a job's output is not whole: that of `docker run` where not the program failed.
+const EXIT_INCOMPLETE: u8 = 125;
+
 impl Failure {
     /// An error of a known kind.
     pub fn new(code: ErrorCode, error: impl Into<anyhow::Error>) -> Self {
@@ -56,6 +59,15 @@ impl Failure {
             code: None,
             error: anyhow::anyhow!("{message}"),
             exit: EXIT_USAGE,
+        }
+    }
+
+    /// What a job printed is not there whole: no hole is passed over in silence.
+    pub fn incomplete(code: ErrorCode, error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            code: Some(code),
+            error: error.into(),
+            exit: EXIT_INCOMPLETE,
         }
     }
 

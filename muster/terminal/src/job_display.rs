@@ -12,6 +12,7 @@ use muster_protocol::job::ProgramReport;
 use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, StatusEntry};
 use muster_protocol::wire::executor::{LogStream, ProgressOf};
 
+use crate::printed_part::PrintedPart;
 use crate::{job_text, print};
 
 /// Between two frames of a spinner.
@@ -21,8 +22,6 @@ const TICK: Duration = Duration::from_millis(120);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct PrintedOutput {
     last: Option<PrintedPiece>,
-    /// Pieces were missing.
-    gap: bool,
     /// The programs that have begun to print here, one after another.
     programs: u32,
 }
@@ -31,7 +30,6 @@ struct PrintedOutput {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PrintedPiece {
     start: u64,
-    end: u64,
     /// When the facilitator took it in: one that is sent again has the same time.
     at: Timestamp,
 }
@@ -58,8 +56,18 @@ pub struct LiveDisplay {
     image_said: Option<u64>,
     /// Nothing but the end is wanted.
     quiet: bool,
-    stdout: PrintedOutput,
-    stderr: PrintedOutput,
+    stdout: StreamDisplay,
+    stderr: StreamDisplay,
+}
+
+/// One stream of the program, as it is shown.
+#[derive(Default)]
+struct StreamDisplay {
+    seen: PrintedOutput,
+    /// The part that was printed without a gap.
+    part: PrintedPart,
+    /// It goes to a terminal: a person wants the newest of it, also behind a gap.
+    is_terminal: bool,
 }
 
 // === impl PrintedOutput ===
@@ -69,38 +77,20 @@ impl PrintedOutput {
         let place = match self.last {
             Some(last) if log.offset <= last.start && log.at <= last.at => return LogPosition::Again,
             Some(last) if log.offset <= last.start => {
-                self.gap = log.offset > 0;
                 self.programs = self.programs.saturating_add(1);
                 LogPosition::Anew
             }
-            Some(last) => {
-                self.gap |= log.offset > last.end;
-                LogPosition::Next
-            }
+            Some(_) => LogPosition::Next,
             None => {
-                self.gap |= log.offset > 0;
                 self.programs = 1;
                 LogPosition::Next
             }
         };
         self.last = Some(PrintedPiece {
             start: log.offset,
-            end: log.offset.saturating_add(log.text.len() as u64),
             at: log.at,
         });
         place
-    }
-
-    /// The part of the whole text that has not been printed yet.
-    fn rest(self, text: &str) -> &str {
-        let Some(PrintedPiece { end, .. }) = self.last else {
-            return text;
-        };
-        if self.gap {
-            return "";
-        }
-        let end = usize::try_from(end).unwrap_or(usize::MAX);
-        text.get(end..).unwrap_or_default()
     }
 }
 
@@ -121,9 +111,44 @@ impl LiveDisplay {
             under_way: None,
             image_said: None,
             quiet,
-            stdout: PrintedOutput::default(),
-            stderr: PrintedOutput::default(),
+            stdout: StreamDisplay {
+                is_terminal: std::io::stdout().is_terminal(),
+                ..StreamDisplay::default()
+            },
+            stderr: StreamDisplay {
+                is_terminal: std::io::stderr().is_terminal(),
+                ..StreamDisplay::default()
+            },
         }
+    }
+
+    /// The part of a stream that was printed without a gap.
+    pub const fn part(&self, stream: LogStream) -> &PrintedPart {
+        match stream {
+            LogStream::Stderr => &self.stderr.part,
+            LogStream::Stdout | LogStream::Unknown => &self.stdout.part,
+        }
+    }
+
+    /// Whether a stream went to a person's terminal with a gap, so that nothing can follow it there.
+    pub const fn skips_gaps(&self, stream: LogStream) -> bool {
+        let shown = match stream {
+            LogStream::Stderr => &self.stderr,
+            LogStream::Stdout | LogStream::Unknown => &self.stdout,
+        };
+        shown.is_terminal && shown.part.is_broken()
+    }
+
+    /// Prints bytes of a stream that follow what was printed of it.
+    pub fn print_bytes(&mut self, stream: LogStream, bytes: &[u8]) {
+        let is_stderr = stream == LogStream::Stderr;
+        let shown = if is_stderr {
+            &mut self.stderr
+        } else {
+            &mut self.stdout
+        };
+        shown.part.add(bytes);
+        self.put(is_stderr, bytes);
     }
 
     /// A bar for a transfer of a file of this machine.
@@ -229,32 +254,32 @@ impl LiveDisplay {
             return;
         }
         let beside = log.stream == LogStream::Stderr;
-        let (printed, other) = if beside {
-            (&mut self.stderr, self.stdout)
+        let (shown, other) = if beside {
+            (&mut self.stderr, &self.stdout)
         } else {
-            (&mut self.stdout, self.stderr)
+            (&mut self.stdout, &self.stderr)
         };
-        match printed.takes(log) {
-            LogPosition::Again => {}
-            LogPosition::Next => self.put(beside, &log.text),
-            LogPosition::Anew => {
-                // Each program is reported once, by the stream that it prints to first.
-                if printed.programs > other.programs {
-                    self.print_line(
-                        "  the program was started again on another miner: the result has what it prints from here on",
-                    );
-                }
-                self.put(beside, &log.text);
-            }
+        let position = shown.seen.takes(log);
+        // Each program is reported once, by the stream that it prints to first.
+        let is_news = position == LogPosition::Anew && shown.seen.programs > other.seen.programs;
+        let text = shown.take(log, position).to_owned();
+        if is_news {
+            self.print_line(
+                "  the program was started again on another miner: the result has what it prints from here on",
+            );
         }
+        self.put(beside, text.as_bytes());
     }
 
-    fn put(&self, beside: bool, text: &str) {
+    fn put(&self, beside: bool, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         self.bars.suspend(|| {
             if beside {
-                print::bytes_beside(text);
+                print::bytes_beside(bytes);
             } else {
-                print::raw(text);
+                print::bytes(bytes);
             }
         });
     }
@@ -269,15 +294,13 @@ impl LiveDisplay {
         }
     }
 
-    /// The end: what has not been printed yet, and what failed and whose fault it was.
+    /// The end, behind what the program printed: what failed and whose fault it was.
     pub fn finish(&mut self, view: &JobView) {
         self.clear();
         if self.quiet {
             return;
         }
-        self.put(false, self.stdout.rest(&view.stdout));
-        self.put(true, self.stderr.rest(&view.stderr));
-        if self.stdout.gap || self.stderr.gap {
+        if self.skips_gaps(LogStream::Stdout) || self.skips_gaps(LogStream::Stderr) {
             let id = view.uuid;
             self.print_line(&format!(
                 "  some of what it printed did not come live; `muster job logs {id}` has all of it"
@@ -289,6 +312,22 @@ impl LiveDisplay {
         if let Some(reason) = job_text::failure(view) {
             self.print_line(&format!("job {}: {reason}", view.uuid));
         }
+    }
+}
+
+impl StreamDisplay {
+    /// The text that is printed for a piece.
+    fn take<'a>(&mut self, log: &'a LogEvent, position: LogPosition) -> &'a str {
+        if !self.is_terminal {
+            return self.part.take(log);
+        }
+        match position {
+            LogPosition::Again => return "",
+            LogPosition::Anew if log.offset == 0 => self.part = PrintedPart::default(),
+            LogPosition::Anew | LogPosition::Next => {}
+        }
+        self.part.take(log);
+        &log.text
     }
 }
 
@@ -331,16 +370,34 @@ mod tests {
     #[test]
     fn every_piece_is_printed_once_and_the_rest_at_the_end() {
         let mut printed = PrintedOutput::default();
-        assert_eq!(printed.rest("all"), "all");
         assert_eq!(printed.takes(&log(0, "one ")), LogPosition::Next);
         assert_eq!(printed.takes(&log(4, "two ")), LogPosition::Next);
         assert_eq!(printed.takes(&log(4, "two ")), LogPosition::Again);
-        assert_eq!(printed.rest("one two three"), "three");
-        assert_eq!(printed.rest("one"), "", "a text that was cut");
-        assert!(!printed.gap);
         assert_eq!(printed.takes(&log(10, "four")), LogPosition::Next);
-        assert!(printed.gap);
-        assert_eq!(printed.rest("one two three four five"), "");
+    }
+
+    #[test]
+    fn file_gets_no_byte_behind_a_gap_and_none_twice_and_a_terminal_gets_the_newest() {
+        let pieces = [
+            log(0, "one "),
+            log(8, "three "),
+            log_at(9, 0, "one "),
+            log_at(9, 4, "two "),
+        ];
+        for (is_terminal, expected) in [(false, "one "), (true, "one three one two ")] {
+            let mut shown = StreamDisplay {
+                is_terminal,
+                ..StreamDisplay::default()
+            };
+            let mut text = String::new();
+            for piece in &pieces {
+                let position = shown.seen.takes(piece);
+                text.push_str(shown.take(piece, position));
+            }
+            assert_eq!(text, expected);
+            assert_eq!(shown.part.is_broken(), !is_terminal);
+            assert_eq!(shown.part.end(), if is_terminal { 8 } else { 4 });
+        }
     }
 
     #[test]
@@ -349,7 +406,6 @@ mod tests {
         assert_eq!(printed.takes(&log(0, "one two ")), LogPosition::Next);
         assert_eq!(printed.takes(&log_at(9, 0, "one ")), LogPosition::Anew);
         assert_eq!(printed.takes(&log_at(10, 4, "two ")), LogPosition::Next);
-        assert_eq!(printed.rest("one two three"), "three");
         assert_eq!(printed.programs, 2);
     }
 

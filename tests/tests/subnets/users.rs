@@ -265,6 +265,51 @@ pub(crate) fn a_jobs_output_is_seen_while_it_runs(subnet: &RunningSubnet) {
     assert_eq!(code.code(), Some(1), "cancelled is not completed");
 }
 
+/// Standard output comes byte for byte: more than a live view passes on, and bytes that are no text. Where it cannot be
+/// written, the command says so.
+pub(crate) fn what_a_program_prints_comes_whole_into_a_file(subnet: &RunningSubnet) {
+    let line = [vec![b'x'; 79], vec![b'\n']].concat();
+    let lines = [line.repeat(250_000), b"end\n".to_vec()].concat();
+    let long = [16_383, 16_384, 40_000].map(|length| [vec![b'x'; length - 1], vec![b'\n']].concat());
+    let once = [long.concat(), (0..=u8::MAX).collect()].concat();
+    for (program, expected) in [(["print", "20000000"], lines), (["bytes", "0"], once.repeat(2))] {
+        let args = [
+            "job",
+            "run",
+            subnet.demo_image(),
+            "--",
+            "probe",
+            program[0],
+            program[1],
+        ];
+        let (file, told) = (
+            tempfile::NamedTempFile::new().unwrap(),
+            tempfile::NamedTempFile::new().unwrap(),
+        );
+        let ended = command(subnet, &args)
+            .stdout(file.reopen().unwrap())
+            .stderr(told.reopen().unwrap())
+            .status()
+            .unwrap();
+        let told = String::from_utf8_lossy(&std::fs::read(told.path()).unwrap()).into_owned();
+        assert_eq!(ended.code(), Some(0), "{told}");
+        assert!(
+            std::fs::read(file.path()).unwrap() == expected,
+            "{program:?}: {told}"
+        );
+        let id = told.lines().find_map(|line| line.strip_prefix("job ")).unwrap();
+        let logs = command(subnet, &["job", "logs", id]).output().unwrap();
+        assert!(logs.stdout == expected, "{program:?}");
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let failed = command(subnet, &["job", "logs", id])
+            .stdout(full)
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(failed.code(), Some(1), "{program:?}");
+    }
+}
+
 pub(crate) fn an_api_key_opens_what_the_hotkey_owns_until_it_is_revoked(subnet: &RunningSubnet) {
     let home = tempfile::tempdir().unwrap();
     let made = json(&subnet.muster(&["keys", "new", "laptop", "--json"]).unwrap());

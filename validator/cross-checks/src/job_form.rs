@@ -6,8 +6,9 @@ use base64::engine::general_purpose::STANDARD;
 use muster_audit::SeededNumbers;
 use muster_protocol::job::JobTerms;
 use muster_protocol::volume::{Volume, VolumePart};
+use muster_protocol::wire::checkpoints::OutputGrant;
 use muster_protocol::wire::facilitator::UserJobRequest;
-use muster_protocol::{ExecutorClass, Hotkey};
+use muster_protocol::{Digest, ExecutorClass, Hotkey, JobId, Timestamp};
 
 use crate::own_draw::fill;
 use crate::settings::OwnProgram;
@@ -43,6 +44,44 @@ pub struct JobForm {
     pub image_time_limit: Option<u64>,
     /// Whether the job has the context of a trace.
     pub is_traced: bool,
+    /// The place of the streams that the program prints; `None` for a job whose facilitator keeps none.
+    pub output: Option<OutputForm>,
+}
+
+/// The place of a job's printed streams as its miner sees it, but for the job and the signature, which no other job
+/// shares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputForm {
+    /// The URL up to the folder of all jobs.
+    base: String,
+    /// The seconds from the job's signature to the end of the URL.
+    lifetime_secs: i64,
+}
+
+impl OutputForm {
+    /// The place of a job's streams; `None` for a job without.
+    pub fn of(request: &UserJobRequest) -> Option<Self> {
+        let url = &request.muster.as_ref()?.output.as_ref()?.blocks;
+        let (base, place) = url.rsplit_once("/blocks/")?;
+        let (_, query) = place.split_once("?Expires=")?;
+        let until: i64 = query.split_once('&')?.0.parse().ok()?;
+        Some(Self {
+            base: base.to_owned(),
+            lifetime_secs: until.saturating_sub(request.signature.timestamp_ns / 1_000_000_000),
+        })
+    }
+
+    /// A place of the same form for another job. `drawn` stands for its signature: nothing is written there, because an
+    /// own program prints little text.
+    pub fn imitate(&self, job: JobId, drawn: Digest, now: Timestamp) -> OutputGrant {
+        let until = now.secs().saturating_add(self.lifetime_secs);
+        let blocks = format!(
+            "{}/blocks/{job}?Expires={until}&Signature={}",
+            self.base,
+            drawn.hex()
+        );
+        OutputGrant { blocks }
+    }
 }
 
 impl JobForm {
@@ -72,6 +111,7 @@ impl JobForm {
             streaming_start_time_limit: request.streaming_start_time_limit,
             image_time_limit: terms.image_time_limit,
             is_traced: request.traceparent().is_some(),
+            output: OutputForm::of(request),
         })
     }
 
@@ -98,6 +138,7 @@ impl JobForm {
             streaming_start_time_limit: 0,
             image_time_limit: None,
             is_traced: true,
+            output: None,
         }
     }
 

@@ -128,7 +128,10 @@ impl OwnDraw {
         let forms: Vec<_> = users.forms.iter().filter(|form| form.fits(program)).collect();
         let form = match pick(&forms, &mut numbers) {
             Some(form) => (*form).clone(),
-            None => JobForm::usual(program, &mut numbers),
+            None => JobForm {
+                output: users.forms.iter().find_map(|form| form.output.clone()),
+                ..JobForm::usual(program, &mut numbers)
+            },
         };
         let (mut id, mut inputs) = ([0; 16], [0; 32]);
         fill(&mut numbers, &mut id);

@@ -13,11 +13,12 @@ use muster_protocol::wire::facilitator::{
     BittensorSignature, JobNew, JobRequestTag, SignatureScope, UserJobRequest, UserSignature,
 };
 use muster_protocol::wire::muster::JobExtension;
-use muster_protocol::{JobId, Signature, Timestamp, UserKey};
+use muster_protocol::{Digest, JobId, Signature, Timestamp, UserKey};
 use zip::ZipWriter;
 use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 
+use crate::job_form::OutputForm;
 use crate::own_draw::{DrawnJob, fill};
 use crate::settings::{NUMBER_PLACE, OwnProgram};
 
@@ -80,7 +81,8 @@ pub fn write_own_job(
         streaming_details: None,
         muster: None,
     };
-    sign(&mut job, form.account.clone(), form.terms(), validator, now);
+    let terms = (form.account.clone(), form.terms(), form.output.as_ref());
+    sign(&mut job, terms, validator, now);
     if form.is_traced {
         job.begin_trace();
     }
@@ -98,24 +100,35 @@ pub fn witness_job(
         uuid: id,
         ..original.clone()
     };
-    sign(&mut job, original.account(), original.terms(), validator, now);
+    let output = OutputForm::of(original);
+    let terms = (original.account(), original.terms(), output.as_ref());
+    sign(&mut job, terms, validator, now);
     if original.traceparent().is_some() {
         job.begin_trace();
     }
     job
 }
 
-/// Signs a job as its user, and names the account that its miner is shown.
-fn sign(job: &mut UserJobRequest, account: String, terms: JobTerms, validator: &Keypair, now: Timestamp) {
+/// Signs a job as its user, and names the account and the place of the output that its miner is shown.
+fn sign(
+    job: &mut UserJobRequest,
+    (account, terms, output): (String, JobTerms, Option<&OutputForm>),
+    validator: &Keypair,
+    now: Timestamp,
+) {
     job.signature = sign_job(
         validator,
         &job.signed_fields(),
         now.micros().saturating_mul(1_000),
     );
+    let signature = sign_terms(validator, &terms, &job.signed_digest());
+    // No miner sees the signature of the terms, so none can tell what this is drawn from.
+    let drawn = Digest::of(signature.to_base64().as_bytes());
     job.muster = Some(Box::new(JobExtension {
         account: Some(account),
-        signature: Some(sign_terms(validator, &terms, &job.signed_digest())),
+        signature: Some(signature),
         terms: Some(terms),
+        output: output.map(|form| form.imitate(job.uuid, drawn, now)),
         ..JobExtension::default()
     }));
 }
@@ -148,6 +161,7 @@ fn pack(file: &str, bytes: usize, inputs: &mut SeededNumbers) -> Result<InlineVo
 #[cfg(test)]
 mod tests {
     use muster_identity::verify_job;
+    use muster_protocol::wire::checkpoints::OutputGrant;
     use muster_protocol::wire::encode;
     use proptest::prelude::*;
     use serde_json::Value;
@@ -229,6 +243,37 @@ mod tests {
             assert!(packed.abs_diff(bytes) <= 64, "{packed} of {bytes}");
             assert_eq!(job.traceparent().is_some(), users.traceparent().is_some());
         }
+    }
+
+    #[test]
+    fn place_of_the_output_has_the_form_of_a_users_and_a_signature_of_its_own() {
+        let place = |job: &UserJobRequest| {
+            let url = job
+                .muster
+                .as_ref()
+                .unwrap()
+                .output
+                .as_ref()
+                .unwrap()
+                .blocks
+                .clone();
+            let (place, signature) = url.rsplit_once("&Signature=").unwrap();
+            (place.replace(&job.uuid.to_string(), "JOB"), signature.to_owned())
+        };
+        let mut users = users_job("alice", None);
+        let (url, sent) = (format!("http://f/blocks/{}", users.uuid), now().secs());
+        let blocks = format!("{url}?Expires={}&Signature={}", sent + 90, "ab".repeat(32));
+        users.muster.as_mut().unwrap().output = Some(OutputGrant { blocks });
+        let validator = Keypair::from_uri("//Validator").unwrap();
+        let form = JobForm::of(&users).unwrap();
+        let job = write_own_job(&drawn(form), &program(""), &validator, now()).unwrap();
+        let id = JobId::from_uuid(uuid::Uuid::from_u128(8));
+        let witness = witness_job(&job, id, &validator, now());
+        let (expected, granted) = place(&users);
+        let [(own, one), (others, other)] = [&job, &witness].map(place);
+        assert_eq!([&own, &others], [&expected, &expected]);
+        assert!(one != other && one != granted && one.len() == granted.len());
+        assert_eq!(verify_job(&job).is_ok(), verify_job(&witness).is_ok());
     }
 
     #[test]

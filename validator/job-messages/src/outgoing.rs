@@ -7,7 +7,7 @@ use muster_protocol::job::{AttemptPlan, MAX_JOB_SECS};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag,
 };
-use muster_protocol::wire::checkpoints::{CheckpointKept, CheckpointOrder, RequestExtension};
+use muster_protocol::wire::checkpoints::{CheckpointKept, CheckpointOrder, OutputOrder, RequestExtension};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::miner::{
@@ -79,6 +79,8 @@ pub struct OutgoingMessages<'a> {
     pub features: FeatureSet,
     /// The executor's order about the job's checkpoints; `None` for a job without.
     pub checkpoints: Option<&'a CheckpointOrder>,
+    /// The executor's order about the streams that the program prints; `None` where the facilitator granted no place.
+    pub output: Option<&'a OutputOrder>,
 }
 
 impl OutgoingMessages<'_> {
@@ -206,15 +208,21 @@ impl OutgoingMessages<'_> {
             volume: None,
             output_upload: self.request.output_upload.clone(),
             artifacts_dir: self.request.artifacts_dir.clone(),
-            muster: self
-                .checkpoints
-                .filter(|_| self.features.has(Feature::Checkpoints))
-                .map(|order| {
-                    Box::new(RequestExtension {
-                        checkpoints: Some(order.clone()),
-                    })
-                }),
+            muster: self.request_extension().map(Box::new),
         })))
+    }
+
+    /// The part of the job beyond ComputeHorde's fields, as far as the miner knows it.
+    fn request_extension(&self) -> Option<RequestExtension> {
+        let checkpoints = self
+            .checkpoints
+            .filter(|_| self.features.has(Feature::Checkpoints));
+        let output = self.output.filter(|_| self.features.has(Feature::Output));
+        let extension = RequestExtension {
+            checkpoints: checkpoints.cloned(),
+            output: output.cloned(),
+        };
+        Some(extension).filter(|extension| *extension != RequestExtension::default())
     }
 
     /// The answer to a checkpoint that is stored.
@@ -379,6 +387,7 @@ mod tests {
                 plan: &plan,
                 features,
                 checkpoints: None,
+                output: None,
             };
             let offer = messages.receipt_message(&messages.started_receipt(now).offered);
             let offer: serde_json::Value = serde_json::from_str(&offer).unwrap();
@@ -420,6 +429,7 @@ mod tests {
                 plan: &plan,
                 features: FeatureSet::ours(),
                 checkpoints: None,
+                output: None,
             };
             let now = Timestamp::from_secs(1_769_000_000);
             let then = now.plus(plan.accepted_ttl());
@@ -510,6 +520,7 @@ mod tests {
             plan: &plan,
             features: FeatureSet::NONE,
             checkpoints: None,
+            output: None,
         };
         let started = messages.started_receipt(Timestamp::from_secs(1_769_000_000));
         let frame = messages.receipt_message(&started.offered);

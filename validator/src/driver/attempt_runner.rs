@@ -13,12 +13,13 @@ mod transition;
 
 use std::time::Duration;
 
+use muster_checkpoints::attempt_url;
 use muster_facilitator_link::live_output::LiveBudget;
 use muster_job_messages::outgoing::OutgoingMessages;
 use muster_job_messages::{AttemptConnection, IssuedReceipt};
 use muster_miner_link::MinerChannel;
 use muster_protocol::job::{Event, Outcome};
-use muster_protocol::wire::checkpoints::CheckpointOrder;
+use muster_protocol::wire::checkpoints::{CheckpointOrder, OutputOrder};
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{AttemptId, MinerKey, ReceiptKind};
 use muster_store::StoreError;
@@ -57,6 +58,8 @@ pub(super) struct AttemptRunner<'a> {
     live_budget: LiveBudget,
     /// The checkpoints of the job, and the executor's order about them; `None` for a job without.
     checkpoints: Option<(CheckpointRecord, CheckpointOrder)>,
+    /// The executor's order about the streams that the program prints.
+    output: Option<OutputOrder>,
 }
 
 impl<'a> AttemptRunner<'a> {
@@ -80,6 +83,7 @@ impl<'a> AttemptRunner<'a> {
         } else {
             AttemptConnection::default()
         };
+        let output = output_order(request, attempt.ordinal);
         Self {
             deps,
             request,
@@ -93,6 +97,7 @@ impl<'a> AttemptRunner<'a> {
             cancel_reason: None,
             live_budget: LiveBudget::new(now),
             checkpoints: None,
+            output,
         }
     }
 
@@ -198,6 +203,7 @@ impl<'a> AttemptRunner<'a> {
             plan: self.attempt.machine.plan(),
             features: self.channel.features(),
             checkpoints: self.checkpoints.as_ref().map(|(_, order)| order),
+            output: self.output.as_ref(),
         }
     }
 
@@ -208,4 +214,12 @@ impl<'a> AttemptRunner<'a> {
     fn log_violation(&self, defect: &dyn std::fmt::Display) {
         tracing::warn!(attempt = %self.attempt.id, miner = %self.attempt.miner, %defect, "the miner broke the protocol");
     }
+}
+
+/// The order for the executor of the attempt with this number about the streams that its program prints; `None` where
+/// the facilitator granted no place.
+fn output_order(request: &UserJobRequest, ordinal: u32) -> Option<OutputOrder> {
+    let grant = request.muster.as_ref()?.output.as_ref()?;
+    let blocks = attempt_url(&grant.blocks, ordinal)?;
+    Some(OutputOrder { blocks })
 }

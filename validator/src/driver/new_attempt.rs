@@ -43,6 +43,7 @@ pub(super) fn new_attempt(
         plan: &plan,
         features: FeatureSet::NONE,
         checkpoints: None,
+        output: None,
     };
     NewAttempt {
         receipt: messages.started_receipt(now),

@@ -92,6 +92,8 @@ error_codes! {
     ImageFilesTooLarge = "E0040", "E0040.md", "the files that an image keeps where jobs write do not fit on the job's disk";
     /// An executor would go on for longer than its miner keeps the lease.
     OrphanBeyondLease = "E0041", "E0041.md", "an executor would go on for longer than its miner waits for it";
+    /// A stream that a job printed cannot be printed whole.
+    OutputIncomplete = "E0044", "E0044.md", "the output of a job is not whole";
 }
 
 impl fmt::Display for ErrorCode {

@@ -10,6 +10,7 @@ mod limits;
 mod metrics;
 mod outcome;
 mod partial_result;
+mod printed;
 mod terms;
 
 pub use attempt::{Attempt, AttemptPlan, Effect, Event, IllegalEvent, ImageClock, JobState};
@@ -37,6 +38,7 @@ pub use metrics::{
 };
 pub use outcome::{Fault, Outcome};
 pub use partial_result::{FailureContext, PartialResult};
+pub use printed::{OutputShortfall, PrintedStream, PrintedStreams, StoredStream};
 pub use terms::{
     ArchiveSource, DEFAULT_IMAGE_SECS, JobTerms, MAX_ARCHIVE_BYTES, MAX_ARCHIVE_URL_BYTES, MAX_IMAGE_SECS,
     MAX_QUEUE_SECS, Priority, PriorityError,

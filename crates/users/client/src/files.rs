@@ -22,10 +22,10 @@ const BLOCK: usize = 256 * 1024;
 /// Between two reports of how far a transfer is.
 const TELL: Duration = Duration::from_millis(100);
 /// A transfer that does not get on for so long is begun again where it is.
-const STALL: Duration = Duration::from_secs(60);
+pub(crate) const STALL: Duration = Duration::from_secs(60);
 /// Breaks without any progress in between, and the pause after the first; the further ones double.
-const BREAKS: u32 = 6;
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const BREAKS: u32 = 6;
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// How far back a file is looked for that has been sent before.
 const LOOK_PAGES: u64 = 4;
 const LOOK_SIZE: u32 = 100;

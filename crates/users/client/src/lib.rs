@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Reading order: [`client`] (requests and identity), [`follow_job`] (a job until it ends) over the response's events,
-//! [`files`] (uploads that continue after a break, downloads that are checked).
+//! [`files`] (uploads that continue after a break, downloads that are checked), and beside them what a job printed.
 
 pub mod client;
 pub mod error;
@@ -23,6 +23,7 @@ mod event_source;
 pub mod files;
 pub mod follow_job;
 mod login;
+mod printed_output;
 
 pub use client::{Client, Credential};
 pub use error::ClientError;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{Stream, stream};
 use muster_checkpoints::{BLOCK_BYTES, CheckpointManifest};
 use muster_http::rate_limit::RateLimiter;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
-use muster_protocol::job::{CheckpointTerms, KeptCheckpoint};
+use muster_protocol::job::{CheckpointTerms, KeptCheckpoint, StoredStream};
 use muster_protocol::rest::JobCheckpointsView;
-use muster_protocol::wire::checkpoints::{CheckpointGrant, ResumeOrder};
+use muster_protocol::wire::checkpoints::{CheckpointGrant, OutputGrant, ResumeOrder};
 use muster_protocol::{Digest, JobId, Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use parking_lot::Mutex;
@@ -179,6 +180,14 @@ impl CheckpointService {
             resume,
             attempt_urls: true,
         })
+    }
+
+    /// The grant that goes with a job to its validator, for the streams that the job's programs print. `base` is as for
+    /// [`Self::grant`].
+    pub fn grant_output(&self, job: JobId, base: &str) -> OutputGrant {
+        OutputGrant {
+            blocks: self.url(BlockAccess::Write, job, JOB_GRANT, base),
+        }
     }
 
     /// The checkpoints of a job for its user, with a URL that reads them.
@@ -351,6 +360,44 @@ impl CheckpointService {
                 0..length.min(BLOCK_BYTES),
             )
             .await?)
+    }
+
+    /// Opens a stream that a program of a job printed, at `offset`. The pieces are its blocks, of which one at a time is
+    /// in memory.
+    ///
+    /// # Errors
+    /// The list of its blocks is not there, or the store fails.
+    pub async fn open_stream(
+        &self,
+        job: JobId,
+        printed: StoredStream,
+        offset: u64,
+    ) -> Result<impl Stream<Item = Result<Bytes, BlockStoreError>> + Send + use<>, BlockStoreError> {
+        const { assert!(StoredStream::BLOCK_BYTES == BLOCK_BYTES) };
+        let list = self.get(job, printed.blocks).await?;
+        let service = self.clone();
+        let read_on = move |at: u64| {
+            let (service, list) = (service.clone(), list.clone());
+            async move {
+                if at >= printed.bytes {
+                    return Ok(None);
+                }
+                let (index, skip) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
+                let block = StoredStream::block(&list, index).ok_or(BlockStoreError::NotFound)?;
+                let mut piece = service.get(job, block).await?;
+                let left = usize::try_from(printed.bytes.saturating_sub(at)).unwrap_or(usize::MAX);
+                let skipped = usize::try_from(skip).unwrap_or(usize::MAX).min(piece.len());
+                let mut piece = piece.split_off(skipped);
+                piece.truncate(left);
+                if piece.is_empty() {
+                    // The block is shorter than its place in the list: nothing takes its place.
+                    return Err(BlockStoreError::NotFound);
+                }
+                let next = at.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+                Ok(Some((piece, next)))
+            }
+        };
+        Ok(stream::try_unfold(offset, read_on))
     }
 
     /// Drops the blocks of jobs that are gone or ended long ago, and the blocks of other jobs that no kept checkpoint

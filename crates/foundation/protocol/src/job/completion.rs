@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use super::{MAX_METRICS, MetricName, MetricValue};
+use super::{MAX_METRICS, MetricName, MetricValue, PrintedStreams};
 use crate::digest::Digest;
 
 /// The key of a [`CompletionReport`] in a result's further fields and in a failure's `context`.
@@ -62,6 +62,9 @@ pub struct CompletionReport {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, f64>))]
     pub metrics: BTreeMap<MetricName, MetricValue>,
+    /// The streams that the program printed, whole. Only where the job's validator ordered it, by the feature `output`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub printed: Option<PrintedStreams>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

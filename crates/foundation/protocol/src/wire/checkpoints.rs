@@ -63,6 +63,25 @@ pub struct RequestExtension {
     /// The checkpoints of the job; absent for a job without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<CheckpointOrder>,
+    /// The place of the streams that the job's program prints. Sent only to peers that showed the feature `output`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<OutputOrder>,
+}
+
+/// The order to keep the streams that a program prints, whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputOrder {
+    /// The signed URL below which the blocks of the streams are written.
+    pub blocks: String,
+}
+
+/// The place of the streams that a job's programs print, as its facilitator grants it to the validator, in the key
+/// `muster` of the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputGrant {
+    /// The signed URL below which blocks of the job are written. The validator narrows it to each attempt.
+    pub blocks: String,
 }
 
 /// The part of a job that an executor needs to know about the checkpoints of a job.
@@ -136,6 +155,18 @@ const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+impl RequestExtension {
+    /// Takes out the orders that an executor with these features does not know.
+    pub fn fit_to(&mut self, executor: FeatureSet) {
+        if !executor.has(Feature::Checkpoints) {
+            self.checkpoints = None;
+        }
+        if !executor.has(Feature::Output) {
+            self.output = None;
+        }
+    }
+}
+
 impl CheckpointGrant {
     /// Takes out the fields that a validator with these features refuses.
     pub fn fit_to(&mut self, validator: FeatureSet) {
@@ -166,6 +197,19 @@ pub const MAX_BLOCK_LIST: usize = 1_024;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_executor_gets_the_orders_that_it_knows_byte_for_byte() {
+        let text = r#"{"output":{"blocks":"http://f/blocks/J?Attempt=1"}}"#;
+        let mut order: RequestExtension = serde_json::from_str(text).unwrap();
+        order.fit_to(FeatureSet::ours());
+        assert_eq!(serde_json::to_string(&order).unwrap(), text);
+        order.fit_to([Feature::Checkpoints].into_iter().collect());
+        assert_eq!(order, RequestExtension::default());
+        let grant = r#"{"blocks":"http://f/blocks/J"}"#;
+        let read: OutputGrant = serde_json::from_str(grant).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), grant);
+    }
 
     #[test]
     fn a_peer_of_the_release_before_gets_no_field_that_it_refuses() {

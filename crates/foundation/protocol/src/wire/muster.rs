@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::checkpoints::{CheckpointGrant, MAX_BLOCKS_URL_BYTES};
+use super::checkpoints::{CheckpointGrant, MAX_BLOCKS_URL_BYTES, OutputGrant};
 use super::executor::{LayerCount, LogBytes, LogStream, ProgressOf};
 use super::facilitator::UserJobRequest;
 use super::miner::JobImage;
@@ -362,9 +362,24 @@ pub struct JobExtension {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(ignore))]
     pub checkpoints: Option<CheckpointGrant>,
+    /// The grant on the file store for the streams that the job's programs print. The facilitator sets it towards a
+    /// validator that showed the feature `output`; it is not signed, and no user may send it here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub output: Option<OutputGrant>,
 }
 
 impl JobExtension {
+    /// Takes out the grants that a validator with these features refuses.
+    pub fn fit_to(&mut self, validator: FeatureSet) {
+        if let Some(grant) = &mut self.checkpoints {
+            grant.fit_to(validator);
+        }
+        if !validator.has(Feature::Output) {
+            self.output = None;
+        }
+    }
+
     /// The features that every peer needs to keep what is asked for here. A peer without `terms` may still run a job of
     /// which only the account is known.
     pub fn needed_features(&self) -> FeatureSet {
@@ -408,10 +423,12 @@ impl JobExtension {
             (1..=MAX_ACCOUNT_BYTES).contains(&account.len())
                 && account.bytes().all(|byte| byte.is_ascii_graphic())
         };
-        let mut urls = self.checkpoints.iter().flat_map(|grant| {
+        let urls = self.checkpoints.iter().flat_map(|grant| {
             let resume = grant.resume.as_ref().map(|resume| &resume.blocks);
             std::iter::once(&grant.blocks).chain(resume)
         });
+        let output = self.output.iter().map(|grant| &grant.blocks);
+        let mut urls = urls.chain(output);
         if urls.any(|url| url.len() > MAX_BLOCKS_URL_BYTES) {
             let reason = format!("The address of blocks may have {MAX_BLOCKS_URL_BYTES} bytes at most.");
             found.push(OverLimit {

@@ -1,0 +1,337 @@
+//! The step that sends both printed streams, whole, to the file store of the job's facilitator.
+//!
+//! A full block goes as soon as it is there, while the program runs. The rest goes after the program's end, but for a
+//! stream that the text of the result holds whole: that one is not sent at all.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use muster_checkpoint_transfer::{BlockClient, BlockError};
+use muster_protocol::job::{OutputShortfall, PrintedStream, PrintedStreams, StoredStream};
+use muster_protocol::wire::executor::LogStream;
+use muster_protocol::{Digest, Timestamp};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use super::checkpoint_blocks::open_blocks;
+use super::job::PlacedJob;
+use crate::context::AttemptContext;
+use crate::job_sandbox::output_order;
+use crate::output_capture::{OutputCapture, STDERR_FILE, STDOUT_FILE, is_shown_whole};
+
+/// The pause between two looks for a full block.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// The phase of a program, as far as its output depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OutputPhase {
+    /// It may print more.
+    Printing,
+    /// It has ended.
+    Over,
+    /// It has ended, and its result waits for nothing but its output until this time.
+    Awaited(Timestamp),
+}
+
+/// Speaks to the step that sends the output of a job.
+#[derive(Debug)]
+pub(crate) struct OutputHandle(watch::Sender<OutputPhase>);
+
+impl OutputHandle {
+    /// The program prints no more.
+    pub(crate) fn end_program(&self) {
+        self.0.send_replace(OutputPhase::Over);
+    }
+
+    /// The result waits for the output until `deadline`. What the store does not have then is named in the result.
+    pub(crate) fn await_until(&self, deadline: Timestamp) {
+        self.0.send_replace(OutputPhase::Awaited(deadline));
+    }
+}
+
+/// Sends what a job prints, for as long as it prints. Nothing of it fails the job. `None` for a job without an order.
+pub(crate) fn send_output(
+    job: &PlacedJob,
+    context: &AttemptContext,
+    capture: OutputCapture,
+) -> Option<(OutputHandle, impl Future<Output = PrintedStreams> + Send + use<>)> {
+    let order = output_order(&job.request.job)?;
+    let (sender, phase) = watch::channel(OutputPhase::Printing);
+    let logs = job.workspace.folders().logs.clone();
+    let of = |stream, name| StreamSender {
+        stream,
+        path: logs.join(name),
+        capture: capture.clone(),
+        context: context.clone(),
+        url: order.blocks.clone(),
+        store: None,
+        hasher: Sha256::new(),
+        blocks: Vec::new(),
+        stored: 0,
+        failed: None,
+        phase: phase.clone(),
+    };
+    let stdout = of(LogStream::Stdout, STDOUT_FILE);
+    let stderr = of(LogStream::Stderr, STDERR_FILE);
+    let sending = async move {
+        let (stdout, stderr) = tokio::join!(stdout.run(), stderr.run());
+        PrintedStreams { stdout, stderr }
+    };
+    Some((OutputHandle(sender), sending))
+}
+
+/// Sends one stream.
+struct StreamSender {
+    stream: LogStream,
+    /// The stream's copy on disk.
+    path: PathBuf,
+    capture: OutputCapture,
+    context: AttemptContext,
+    /// The signed URL below which the blocks lie.
+    url: String,
+    /// `None` until the first block is sent.
+    store: Option<BlockClient>,
+    /// The SHA-256 of the stream up to the end of `blocks`.
+    hasher: Sha256,
+    /// The digest of each block, from the beginning.
+    blocks: Vec<Digest>,
+    /// The number of blocks from the beginning that the store has.
+    stored: usize,
+    /// The reason why nothing is sent any more.
+    failed: Option<OutputShortfall>,
+    phase: watch::Receiver<OutputPhase>,
+}
+
+impl StreamSender {
+    async fn run(mut self) -> PrintedStream {
+        loop {
+            let is_over = *self.phase.borrow_and_update() != OutputPhase::Printing;
+            let copied = self.capture.copied(self.stream).copied;
+            if copied.saturating_sub(self.hashed()) >= StoredStream::BLOCK_BYTES {
+                if let Err(reason) = self.take_block(StoredStream::BLOCK_BYTES).await {
+                    return self.unreadable(reason);
+                }
+            } else if is_over {
+                return self.finish().await;
+            } else {
+                let clock = self.context.clock().clone();
+                tokio::select! {
+                    // The handle goes with the attempt.
+                    changed = self.phase.changed() => if changed.is_err() {
+                        return self.unreadable(OutputShortfall::Store);
+                    },
+                    () = clock.sleep(LOOK_EVERY) => {}
+                }
+            }
+        }
+    }
+
+    /// The bytes from the beginning that were hashed.
+    fn hashed(&self) -> u64 {
+        let blocks = u64::try_from(self.blocks.len()).unwrap_or(u64::MAX);
+        blocks.saturating_mul(StoredStream::BLOCK_BYTES)
+    }
+
+    /// Reads, hashes and sends the next block.
+    async fn take_block(&mut self, length: u64) -> Result<(), OutputShortfall> {
+        let (content, digest) = self.read_next(length).await?;
+        self.blocks.push(digest);
+        if self.failed.is_none() {
+            match self.put(digest, content).await {
+                Ok(()) => self.stored = self.blocks.len(),
+                Err(reason) => self.failed = Some(reason),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and hashes what follows the last block.
+    async fn read_next(&mut self, length: u64) -> Result<(Bytes, Digest), OutputShortfall> {
+        let (path, start) = (self.path.clone(), self.hashed());
+        let mut hasher = self.hasher.clone();
+        let reading = spawn_blocking(move || {
+            let content = read_at(&path, start, length)?;
+            hasher.update(&content);
+            let digest = Digest::of(&content);
+            Ok::<_, std::io::Error>((content, digest, hasher))
+        });
+        match reading.await {
+            Ok(Ok((content, digest, hasher))) => {
+                self.hasher = hasher;
+                Ok((content, digest))
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the job's printed output cannot be read");
+                Err(OutputShortfall::Disk)
+            }
+            Err(_) => Err(OutputShortfall::Disk),
+        }
+    }
+
+    /// The stream is over: the rest of it goes, and the list of its blocks.
+    async fn finish(mut self) -> PrintedStream {
+        let copied = self.capture.copied(self.stream);
+        let rest = match self.read_next(copied.copied.saturating_sub(self.hashed())).await {
+            Ok(rest) => rest,
+            Err(reason) => return self.unreadable(reason),
+        };
+        let (content, digest) = rest;
+        let printed = PrintedStream {
+            bytes: copied.total,
+            sha256: Some(Digest::from_bytes(self.hasher.clone().finalize().into())),
+            kept: (copied.copied < copied.total).then_some(copied.copied),
+            stored: None,
+            shortfall: copied.end,
+        };
+        if self.blocks.is_empty() && is_shown_whole(&content) {
+            return printed;
+        }
+        if !content.is_empty() {
+            self.blocks.push(digest);
+            if self.failed.is_none() {
+                match self.put(digest, content).await {
+                    Ok(()) => self.stored = self.blocks.len(),
+                    Err(reason) => self.failed = Some(reason),
+                }
+            }
+        }
+        let stored = self.complete(copied.copied).await;
+        PrintedStream {
+            stored,
+            shortfall: copied.end.or(self.failed),
+            ..printed
+        }
+    }
+
+    /// Sends again what a sweep of the store may have dropped meanwhile, and then the list of the blocks. Where the store
+    /// took only the first of them, the list names these.
+    async fn complete(&mut self, length: u64) -> Option<StoredStream> {
+        if self.failed.is_none() {
+            self.failed = self.send_missing(length).await.err();
+        }
+        let blocks = self.blocks.get(..self.stored)?;
+        let list = Bytes::from(
+            blocks
+                .iter()
+                .flat_map(|block| *block.as_bytes())
+                .collect::<Vec<u8>>(),
+        );
+        let whole = self.stored == self.blocks.len();
+        let full = u64::try_from(self.stored)
+            .ok()?
+            .saturating_mul(StoredStream::BLOCK_BYTES);
+        let digest = Digest::of(&list);
+        if self.stored == 0 {
+            return None;
+        }
+        if let Err(reason) = self.put(digest, list).await {
+            self.failed.get_or_insert(reason);
+            return None;
+        }
+        Some(StoredStream {
+            bytes: if whole { length } else { full },
+            blocks: digest,
+        })
+    }
+
+    async fn send_missing(&mut self, length: u64) -> Result<(), OutputShortfall> {
+        let store = self.store().await?;
+        let missing = self.bounded(store.find_missing(&self.blocks)).await?;
+        for (number, block) in self.blocks.clone().into_iter().enumerate() {
+            if !missing.contains(&block) {
+                continue;
+            }
+            let start = u64::try_from(number)
+                .unwrap_or(u64::MAX)
+                .saturating_mul(StoredStream::BLOCK_BYTES);
+            let size = length.saturating_sub(start).min(StoredStream::BLOCK_BYTES);
+            let path = self.path.clone();
+            let read = spawn_blocking(move || read_at(&path, start, size)).await;
+            let Ok(Ok(content)) = read else {
+                return Err(OutputShortfall::Disk);
+            };
+            self.put(block, content).await?;
+        }
+        Ok(())
+    }
+
+    /// Stores a block.
+    async fn put(&mut self, block: Digest, content: Bytes) -> Result<(), OutputShortfall> {
+        let store = self.store().await?;
+        self.bounded(store.put(block, content)).await
+    }
+
+    /// The store, found at the first use.
+    async fn store(&mut self) -> Result<BlockClient, OutputShortfall> {
+        if let Some(store) = &self.store {
+            return Ok(store.clone());
+        }
+        let opened = open_blocks(&self.context, &self.url).await.map_err(|reason| {
+            tracing::warn!(reason, "the job's printed output cannot be sent");
+            OutputShortfall::Store
+        })?;
+        self.store = Some(opened.clone());
+        Ok(opened)
+    }
+
+    /// Makes a request until the time for it is over.
+    async fn bounded<T>(
+        &self,
+        request: impl Future<Output = Result<T, BlockError>>,
+    ) -> Result<T, OutputShortfall> {
+        let mut phase = self.phase.clone();
+        let clock = self.context.clock();
+        let too_late = async {
+            let awaited = phase
+                .wait_for(|phase| matches!(phase, OutputPhase::Awaited(_)))
+                .await;
+            let deadline = awaited.map_or(OutputPhase::Over, |phase| *phase);
+            if let OutputPhase::Awaited(deadline) = deadline {
+                clock.sleep_until(deadline).await;
+            }
+        };
+        let answer = tokio::select! {
+            answer = request => answer,
+            () = too_late => return Err(OutputShortfall::Store),
+        };
+        answer.map_err(|error| {
+            tracing::warn!(%error, "the job's printed output cannot be sent");
+            shortfall_of(&error)
+        })
+    }
+
+    /// The stream whose copy cannot be read.
+    fn unreadable(&self, reason: OutputShortfall) -> PrintedStream {
+        PrintedStream {
+            bytes: self.capture.copied(self.stream).total,
+            kept: Some(0),
+            shortfall: Some(reason),
+            ..PrintedStream::default()
+        }
+    }
+}
+
+/// The reason for a block that the store did not take.
+const fn shortfall_of(error: &BlockError) -> OutputShortfall {
+    match error {
+        BlockError::Refused { status, .. } if status.as_u16() == 413 => OutputShortfall::Room,
+        BlockError::Refused { .. }
+        | BlockError::Address
+        | BlockError::Unreachable(_)
+        | BlockError::OtherContent(_)
+        | BlockError::Answer => OutputShortfall::Store,
+    }
+}
+
+/// `length` bytes of a file from `start` on. Blocks.
+fn read_at(path: &std::path::Path, start: u64, length: u64) -> std::io::Result<Bytes> {
+    if length == 0 {
+        return Ok(Bytes::new());
+    }
+    let mut content = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+    File::open(path)?.read_exact_at(&mut content, start)?;
+    Ok(content.into())
+}
