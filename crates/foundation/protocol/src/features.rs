@@ -57,11 +57,13 @@ pub enum Feature {
     /// `attempt-urls`: the URLs of a job's blocks can be narrowed to one attempt, and the list of a job's checkpoints
     /// reports which attempts have ended.
     AttemptUrls,
+    /// `non-finite-metrics`: a program's report holds the metrics whose value is no finite number.
+    NonFiniteMetrics,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -78,6 +80,7 @@ impl Feature {
         Self::Checkpoints,
         Self::Completion,
         Self::AttemptUrls,
+        Self::NonFiniteMetrics,
     ];
 
     /// The features that this program's roles carry out.
@@ -102,10 +105,11 @@ impl Feature {
             Self::Checkpoints => "checkpoints",
             Self::Completion => "completion",
             Self::AttemptUrls => "attempt-urls",
+            Self::NonFiniteMetrics => "non-finite-metrics",
         }
     }
 
-    const fn bit(self) -> u16 {
+    const fn bit(self) -> u32 {
         match self {
             Self::Terms => 1,
             Self::Fetching => 1 << 1,
@@ -123,6 +127,7 @@ impl Feature {
             Self::Checkpoints => 1 << 13,
             Self::Completion => 1 << 14,
             Self::AttemptUrls => 1 << 15,
+            Self::NonFiniteMetrics => 1 << 16,
         }
     }
 
@@ -143,7 +148,7 @@ impl fmt::Display for Feature {
 ///
 /// Reading never fails: names that this version does not know are ignored.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct FeatureSet(u16);
+pub struct FeatureSet(u32);
 
 impl FeatureSet {
     /// The set of a peer that showed no feature: one of ComputeHorde, or an older Muster.
@@ -256,14 +261,15 @@ mod tests {
             all.to_string(),
             concat!(
                 "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, ",
-                "trace, cross-checks, audits, checkpoints, completion, attempt-urls"
+                "trace, cross-checks, audits, checkpoints, completion, attempt-urls, non-finite-metrics"
             )
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
             concat!(
                 r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","#,
-                r#""metrics","trace","cross-checks","audits","checkpoints","completion","attempt-urls"]"#
+                r#""metrics","trace","cross-checks","audits","checkpoints","completion","attempt-urls","#,
+                r#""non-finite-metrics"]"#
             )
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);

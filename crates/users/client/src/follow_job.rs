@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use muster_protocol::rest::{
     JobView, LogEvent, ProgressEvent, QueueEvent, ReportedState, StatusEntry, events,
 };
-use muster_protocol::{JobId, JobStatus, Timestamp};
+use muster_protocol::{FeatureSet, JobId, JobStatus, MUSTER_FEATURES_HEADER, Timestamp};
 use reqwest::{Method, StatusCode};
 
 use crate::client::Client;
@@ -121,7 +121,8 @@ impl Client {
         let request = || {
             let request = self
                 .open(Method::GET, &path)
-                .header("accept", "text/event-stream");
+                .header("accept", "text/event-stream")
+                .header(MUSTER_FEATURES_HEADER, FeatureSet::ours().to_string());
             if seen.last_id.is_empty() {
                 request
             } else {
