@@ -88,6 +88,8 @@ error_codes! {
     SessionUnattested = "E0034", "E0034.md", "a streaming session was not attested";
     /// A streaming job is up and does not answer.
     SessionUnanswered = "E0035", "E0035.md", "a streaming job does not answer";
+    /// The engine knows images by their manifests, and not by their ids.
+    EngineImageStore = "E0048", "E0048.md", "the engine's image store knows no image by its id";
 }
 
 impl fmt::Display for ErrorCode {
