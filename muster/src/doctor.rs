@@ -148,7 +148,7 @@ async fn engine() -> EngineFacts {
             let store = tokio::time::timeout(PATIENCE, engine.names_images_by_manifest()).await;
             EngineFacts {
                 version: Some(engine.version().to_owned()),
-                by_manifest: store.ok().and_then(Result::ok),
+                by_manifest: store.ok().and_then(|asked| asked.ok()),
                 error: None,
             }
         }

@@ -1,6 +1,6 @@
 //! The forms in which programs write images to files, and a docker-archive made of each.
 //!
-//! An executor takes docker-archives alone ([`crate::image_archive`]). What the user's machine has may be compressed
+//! An executor takes docker-archives alone ([`crate::image_archive`]). A user's archive may be compressed
 //! (`docker save IMAGE | gzip`), or an OCI layout (`docker buildx build --output type=oci`, `skopeo`): both are
 //! rewritten before they are sent.
 
@@ -31,15 +31,15 @@ const MAX_DEPTH: usize = 4;
 /// A compression by which an archive may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArchiveCompression {
-    /// `gzip`.
+    /// By `gzip`, whose file may have several members.
     Gzip,
-    /// `zstd`.
+    /// By `zstd`, whose file may have several frames.
     Zstd,
-    /// `bzip2`.
+    /// By `bzip2`, which is named and not taken.
     Bzip2,
-    /// `xz`.
+    /// By `xz`, which is named and not taken.
     Xz,
-    /// `lz4`.
+    /// By `lz4`, which is named and not taken.
     Lz4,
 }
 

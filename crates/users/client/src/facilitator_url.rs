@@ -33,7 +33,7 @@ pub enum FacilitatorUrlError {
     /// A name and a password, a query or a fragment.
     #[error("the address of a facilitator has no {0}; it is a URL as https://facilitator.example.org")]
     Surplus(&'static str),
-    /// Anything else.
+    /// A text that the parser of URLs refuses.
     #[error(
         "{text:?} is no address of a facilitator ({reason}); it is a URL as https://facilitator.example.org"
     )]
