@@ -212,6 +212,7 @@ impl FetchError {
             ImageError::Pull(error) => error.is_recoverable(),
             ImageError::Name(_)
             | ImageError::Missing(_)
+            | ImageError::ManifestStore(_)
             | ImageError::Credentials(_)
             | ImageError::Lease(_)
             | ImageError::UserArchive(_)

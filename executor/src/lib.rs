@@ -60,7 +60,8 @@ pub use error::Error;
 pub use muster_containers::leftovers::{ReapError, ReapSummary};
 pub use muster_containers::sized_disk;
 pub use muster_containers::{
-    ContainerEngine, EngineError, ImageArchive, ImageContent, ImageFile, docker_engine, image_archive,
+    ContainerEngine, EngineError, ImageArchive, ImageContent, ImageFile, archive_forms, docker_engine,
+    image_archive,
 };
 
 /// How long an executor may remove unused images after its job, before it ends.

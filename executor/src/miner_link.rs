@@ -396,6 +396,13 @@ async fn send_known(sender: &Sender<Miner>, message: &ExecutorToMiner) -> Result
     if (is_metrics && !features.has(Feature::Metrics)) || (is_proofs && !features.has(Feature::Audits)) {
         return Ok(());
     }
+    if let ExecutorToMiner::MusterJobMetrics(metrics) = message
+        && !metrics.report.fits(features)
+    {
+        let mut known = metrics.clone();
+        known.report.fit_to(features);
+        return sender.send(&ExecutorToMiner::MusterJobMetrics(known)).await;
+    }
     sender.send(message).await
 }
 

@@ -49,7 +49,8 @@ impl Usage {
     fn add_machine(&self, report: &mut ProgramReport) {
         for (name, value) in &self.machine {
             if let (Ok(name), Ok(value)) = (name.parse::<MetricName>(), MetricValue::try_from(*value))
-                && report.metrics.len() < MAX_METRICS
+                && report.metrics.len().saturating_add(report.non_finite.len()) < MAX_METRICS
+                && !report.non_finite.contains_key(&name)
             {
                 report.metrics.entry(name).or_insert(value);
             }

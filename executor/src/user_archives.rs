@@ -59,7 +59,7 @@ pub(crate) async fn prepare(
         sha256: source.sha256,
         length: source.length,
     };
-    let limit = config.volumes.max_mib.saturating_mul(1 << 20);
+    let limit = config.images.max_mib.saturating_mul(1 << 20);
     fetcher
         .fetch_known(file, &archive, limit, &context.called_off)
         .await

@@ -268,6 +268,14 @@ impl RoleConfig for Config {
                 problems.push(Problem::at(path, format!("must begin with {one} or {other}")));
             }
         }
+        let is_interface = |url: &str| ["/api", "/api/v1", "/v1"].iter().any(|path| url.ends_with(path));
+        if let Some(url) = &self.public_url
+            && is_interface(url.trim_end_matches('/'))
+        {
+            let reason =
+                "must be the address without /api/v1 or /v1, which links and signed URLs are put behind";
+            problems.push(Problem::at("public_url", reason));
+        }
         let has_host = self
             .public_url
             .as_deref()
@@ -333,6 +341,21 @@ step_rows = 0
             "retention.pace.step_rows",
         ] {
             assert!(errors.contains(key), "{key} in {errors}");
+        }
+    }
+
+    #[test]
+    fn a_public_url_of_an_interface_is_refused() {
+        for (url, is_refused) in [
+            ("https://facilitator.example.org", false),
+            ("https://facilitator.example.org/muster/", false),
+            ("https://facilitator.example.org/api/v1/", true),
+            ("https://facilitator.example.org/v1", true),
+            ("facilitator.example.org", true),
+        ] {
+            let read = parse::<Config>(&format!("public_url = {url:?}"), "facilitator.toml");
+            let error = read.err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(error.contains("public_url"), is_refused, "{url}: {error}");
         }
     }
 }

@@ -484,10 +484,7 @@ impl LeaseTable {
                     to: audience.clone(),
                     message,
                 }),
-                lease::Effect::Live(message) => out.push(Effect::Live {
-                    to: self.live_audience(&audience, &message),
-                    message,
-                }),
+                lease::Effect::Live(message) => out.extend(self.show_live(&audience, message)),
                 lease::Effect::Order(message) => out.push(Effect::Order { attempt, message }),
                 lease::Effect::StopExecutor => out.push(Effect::StopExecutor { attempt }),
                 lease::Effect::Hold(snapshot) => {

@@ -77,7 +77,7 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
                 Credential::Key(_) => "an API key".to_owned(),
             };
             (
-                Some(target.facilitator.clone()),
+                Some(target.facilitator.to_string()),
                 LoginFacts {
                     whom: Some(whom),
                     error: None,
@@ -86,7 +86,10 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
         }
         Err(failure) => {
             let error = Some(failure.to_string());
-            (args.access.facilitator.clone(), LoginFacts { whom: None, error })
+            (
+                args.access.facilitator.as_ref().map(ToString::to_string),
+                LoginFacts { whom: None, error },
+            )
         }
     };
     let config = match args.config.as_deref() {
@@ -141,17 +144,21 @@ async fn engine() -> EngineFacts {
     )
     .await;
     match asked {
-        Ok(Ok(engine)) => EngineFacts {
-            version: Some(engine.version().to_owned()),
-            error: None,
-        },
+        Ok(Ok(engine)) => {
+            let store = tokio::time::timeout(PATIENCE, engine.names_images_by_manifest()).await;
+            EngineFacts {
+                version: Some(engine.version().to_owned()),
+                by_manifest: store.ok().and_then(|asked| asked.ok()),
+                error: None,
+            }
+        }
         Ok(Err(error)) => EngineFacts {
-            version: None,
             error: Some(words(error)),
+            ..EngineFacts::default()
         },
         Err(_) => EngineFacts {
-            version: None,
             error: Some("it does not answer in time".to_owned()),
+            ..EngineFacts::default()
         },
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use muster_client::{Client, Credential};
+use muster_client::{Client, Credential, FacilitatorUrl};
 use muster_identity::wallet::{self, WalletPath};
 use muster_process::{Coded as _, SharedClock};
 use muster_protocol::{ErrorCode, ValidatorKey};
@@ -16,7 +16,7 @@ use muster_local_subnet::subnet_folder::LocalSubnet;
 /// Everything that a user's command may know.
 pub(crate) struct FacilitatorAccess {
     /// URL of the facilitator.
-    pub(crate) facilitator: String,
+    pub(crate) facilitator: FacilitatorUrl,
     /// The validator that routes jobs, if one is named anywhere.
     pub(crate) validator: Option<ValidatorKey>,
     /// The credential of the user.
@@ -29,10 +29,12 @@ pub(crate) struct FacilitatorAccess {
 pub(crate) fn resolve(options: &FacilitatorOptions) -> Result<FacilitatorAccess> {
     let subnet = LocalSubnet::read(&options.dir)?;
     let remembered = SavedLogin::read()?;
+    let of_subnet = subnet.as_ref().map(|subnet| subnet.facilitator_url().parse());
+    let of_subnet: Option<FacilitatorUrl> = of_subnet.transpose().map_err(anyhow::Error::from)?;
     let facilitator = options
         .facilitator
         .clone()
-        .or_else(|| subnet.as_ref().map(LocalSubnet::facilitator_url))
+        .or_else(|| of_subnet.clone())
         .or_else(|| remembered.as_ref().map(|known| known.facilitator.clone()))
         .ok_or_else(|| {
             not_logged_in(format_args!(
@@ -41,10 +43,9 @@ pub(crate) fn resolve(options: &FacilitatorOptions) -> Result<FacilitatorAccess>
                 options.dir.display()
             ))
         })?;
-    let facilitator = facilitator.trim_end_matches('/').to_owned();
     // A key is shown only to the facilitator that it was saved for.
     let remembered = remembered.filter(|known| known.facilitator == facilitator);
-    let subnet = subnet.filter(|subnet| subnet.facilitator_url() == facilitator);
+    let subnet = subnet.filter(|_| of_subnet.as_ref() == Some(&facilitator));
     let validator = options
         .validator
         .or_else(|| subnet.as_ref().map(|subnet| subnet.validator))
@@ -61,7 +62,7 @@ pub(crate) fn resolve(options: &FacilitatorOptions) -> Result<FacilitatorAccess>
 impl FacilitatorAccess {
     /// Connects to the facilitator and logs in.
     pub(crate) async fn connect(&self, clock: SharedClock) -> Result<Client> {
-        Client::connect(&self.facilitator, self.credential.clone(), clock)
+        Client::connect(self.facilitator.as_str(), self.credential.clone(), clock)
             .await
             .map_err(client_failure)
     }

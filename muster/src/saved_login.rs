@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use muster_client::FacilitatorUrl;
 use muster_identity::wallet::WalletPath;
 use muster_protocol::ValidatorKey;
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,7 @@ use serde::{Deserialize, Serialize};
 /// The saved login: `login.toml` in this user's configuration folder, readable by this user only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SavedLogin {
-    /// URL, without a slash at the end.
-    pub(crate) facilitator: String,
+    pub(crate) facilitator: FacilitatorUrl,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) validator: Option<ValidatorKey>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,6 +4,7 @@
 
 mod deadlines;
 mod doc_links;
+mod docker_differences;
 mod error_pages;
 mod markdown;
 mod marks;
@@ -41,6 +42,7 @@ const RULES: &[Rule] = &[
     shape::modules,
     shape::functions,
     purposes::check,
+    docker_differences::check,
     queries_and_traits::renamed_crates,
     queries_and_traits::queries,
     queries_and_traits::single_implementations,
@@ -210,6 +212,7 @@ pub(crate) fn run(workspace: &Workspace, fix: bool) -> anyhow::Result<ExitCode> 
         let made = [
             ("the wire hash", wire_hash::fix(&tree)?),
             ("the table of crates", purposes::fix(&tree)),
+            ("the differences from docker", docker_differences::fix(&tree)),
         ];
         for (what, made) in made {
             if let Some((path, text)) = made {

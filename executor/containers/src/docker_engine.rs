@@ -102,6 +102,7 @@ pub struct ContainerEngine {
     version: String,
     /// The user and the group on this machine that root is in the containers, once they were asked for.
     pub(crate) first_ids: Arc<OnceCell<Option<OwnerIds>>>,
+    platform: Option<String>,
 }
 
 /// An image that the engine has.
@@ -214,11 +215,13 @@ impl ContainerEngine {
             .map_err(unreachable)?
             .with_request_modifier(reencode_credentials);
         let docker = docker.negotiate_version().await.map_err(unreachable)?;
-        let version = docker.version().await.map_err(unreachable)?.version;
-        let version = version.ok_or(EngineError::Incomplete("its version"))?;
+        let about = docker.version().await.map_err(unreachable)?;
+        let version = about.version.ok_or(EngineError::Incomplete("its version"))?;
+        let platform = about.os.zip(about.arch).map(|(os, arch)| format!("{os}/{arch}"));
         Ok(Self {
             docker,
             version,
+            platform,
             first_ids: Arc::default(),
         })
     }
@@ -230,6 +233,24 @@ impl ContainerEngine {
     /// The version of the engine, for example `20.10.24`.
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// The operating system and the architecture of the engine's containers, for example `linux/amd64`; `None` if it
+    /// did not tell.
+    pub fn platform(&self) -> Option<&str> {
+        self.platform.as_deref()
+    }
+
+    /// Whether the engine knows images by the digests of their manifests alone, as the image store of containerd does
+    /// (the default of new engines from version 29 on). No image is found there by the digest of its config, which is
+    /// an image's id everywhere else.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub async fn names_images_by_manifest(&self) -> Result<bool, EngineError> {
+        let about = self.docker.info().await;
+        let about = about.map_err(operation_failed("ask the engine about itself"))?;
+        Ok(is_containerd_store(&about.driver_status.unwrap_or_default()))
     }
 
     /// Checks that the engine still answers.
@@ -649,6 +670,17 @@ fn reencode_credentials(mut request: BollardRequest) -> BollardRequest {
     request
 }
 
+/// Whether the engine's images lie in containerd's store, by the lines in which it describes its storage driver.
+fn is_containerd_store(driver_status: &[Vec<String>]) -> bool {
+    let is_snapshotter = |line: &Vec<String>| {
+        let [name, value] = line.as_slice() else {
+            return false;
+        };
+        name == "driver-type" && value.starts_with("io.containerd.snapshotter.")
+    };
+    driver_status.iter().any(is_snapshotter)
+}
+
 /// Whether a text can be the name or id of an image. Stricter than the engine's own grammar only in the length.
 pub fn is_image_name(text: &str) -> bool {
     let ordinary = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
@@ -704,6 +736,23 @@ mod tests {
         ] {
             assert!(!is_image_name(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_store_of_containerd_is_known_by_its_driver() {
+        let line = |name: &str, value: &str| vec![name.to_owned(), value.to_owned()];
+        assert!(is_containerd_store(&[line(
+            "driver-type",
+            "io.containerd.snapshotter.v1"
+        )]));
+        let overlay2 = [
+            line("Backing Filesystem", "extfs"),
+            line("Supports d_type", "true"),
+            line("Native Overlay Diff", "true"),
+            line("userxattr", "false"),
+        ];
+        assert!(!is_containerd_store(&overlay2));
+        assert!(!is_containerd_store(&[]));
     }
 
     #[tokio::test]

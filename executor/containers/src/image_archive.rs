@@ -4,7 +4,8 @@
 //! bytes are a function of the content alone: the same program gives the same archive and the same id everywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Seek as _, SeekFrom};
 use std::path::Path;
 
 use muster_protocol::{Digest, ImageId};
@@ -12,9 +13,11 @@ use serde::Deserialize;
 use serde_json::json;
 use tar::{EntryType, Header};
 
+use crate::archive_forms::{ArchiveCompression, INDEX};
+
 /// Upper bound on the size of one document inside an archive, in bytes.
-const MAX_DOCUMENT: u64 = 4 * 1024 * 1024;
-const MANIFEST: &str = "manifest.json";
+pub(crate) const MAX_DOCUMENT: u64 = 4 * 1024 * 1024;
+pub(crate) const MANIFEST: &str = "manifest.json";
 
 /// An archive that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -22,9 +25,35 @@ pub enum ArchiveError {
     /// A path of [`ImageContent::files`] is relative, or has components such as `..`.
     #[error("image content: {0:?} is not an absolute path of plain components")]
     Path(String),
-    /// The file cannot be read, or is no tar archive.
-    #[error("image archive: cannot be read; is it an uncompressed tar as `docker save` writes it?")]
-    Io(#[from] io::Error),
+    /// The file cannot be read.
+    #[error("image archive: it cannot be read")]
+    Io(#[source] io::Error),
+    /// The file is no tar archive.
+    #[error("image archive: it is no tar archive as `docker save IMAGE > FILE` writes it")]
+    NoTar,
+    /// The file ends too early, or its content is not what was written.
+    #[error("image archive: it is damaged or ends too early; write it again with `docker save IMAGE > FILE`")]
+    Damaged,
+    /// The path leads to a folder.
+    #[error(
+        "image archive: it is a folder; of an OCI layout, `tar -cf image.tar -C FOLDER .` makes an archive"
+    )]
+    Folder,
+    /// The file is compressed.
+    #[error("image archive: it is compressed by {name}; unpack it first: `{name} -dc FILE > image.tar`", name = .0.program())]
+    Compressed(ArchiveCompression),
+    /// An image in a form that engines of every version do not take.
+    #[error(
+        "image archive: it is an OCI layout; `muster job run --image-archive` takes it, and `skopeo copy \
+         oci-archive:FILE docker-archive:image.tar` makes a docker-archive of it"
+    )]
+    OciLayout,
+    /// The files of a container.
+    #[error(
+        "image archive: it holds the files of a container, as `docker export` writes them, and no image; `docker \
+         import FILE NAME` makes an image of it, and `docker save NAME > image.tar` an archive"
+    )]
+    Filesystem,
     /// The tar archive lacks the documents of an image.
     #[error("image archive: {0}")]
     Malformed(String),
@@ -74,6 +103,9 @@ pub struct ArchivedImage {
     pub id: ImageId,
     /// The tags that the archive's manifest gives the image.
     pub tags: Vec<String>,
+    /// The operating system and the architecture that the image is for, as engines write them: `linux/amd64`; `None`
+    /// if its config does not tell.
+    pub platform: Option<String>,
 }
 
 // === impl ImageArchive ===
@@ -116,22 +148,119 @@ impl std::fmt::Debug for ImageArchive {
 /// # Errors
 /// The file cannot be read, is compressed, or lacks the documents of an image.
 pub fn list_images(path: &Path) -> Result<Vec<ArchivedImage>, ArchiveError> {
-    let manifest = documents(path, |name| name == MANIFEST)?;
-    let manifest = manifest
-        .get(MANIFEST)
-        .ok_or_else(|| ArchiveError::Malformed("has no manifest.json".into()))?;
+    let file = File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(ArchiveError::Folder);
+    }
+    if let Some(compression) = ArchiveCompression::find(&mut &file)? {
+        return Err(ArchiveError::Compressed(compression));
+    }
+    list_images_in(&file)
+}
+
+/// As [`list_images`], of an open file that is not compressed.
+pub(crate) fn list_images_in(file: &File) -> Result<Vec<ArchivedImage>, ArchiveError> {
+    let mut form = SeenEntries::default();
+    let manifest = documents(file, |name| {
+        form.note(name);
+        name == MANIFEST
+    })?;
+    let manifest = manifest.get(MANIFEST).ok_or_else(|| form.without_manifest())?;
     let entries: Vec<ManifestEntry> = serde_json::from_slice(manifest)
-        .map_err(|error| ArchiveError::Malformed(format!("its manifest.json cannot be read: {error}")))?;
-    let configs = documents(path, |name| entries.iter().any(|entry| entry.config == name))?;
+        .map_err(|_| ArchiveError::Malformed("its manifest.json is no list of images".to_owned()))?;
+    let configs = documents(file, |name| {
+        entries.iter().any(|entry| plain_name(&entry.config) == name)
+    })?;
     let image = |entry: ManifestEntry| {
-        let config = configs.get(&entry.config);
-        let config = config.ok_or_else(|| ArchiveError::Malformed(format!("lacks {:?}", entry.config)))?;
+        let config = configs.get(plain_name(&entry.config));
+        let config =
+            config.ok_or_else(|| ArchiveError::Malformed(format!("lacks {:?}", shown(&entry.config))))?;
+        let platform: ConfigPlatform = serde_json::from_slice(config).unwrap_or_default();
         Ok(ArchivedImage {
             id: ImageId(Digest::of(config)),
             tags: entry.repo_tags.unwrap_or_default(),
+            platform: platform.into_text(),
         })
     };
     entries.into_iter().map(image).collect()
+}
+
+/// The entries of a tar archive that tell its form.
+#[derive(Default)]
+struct SeenEntries {
+    any: bool,
+    oci: bool,
+    filesystem: bool,
+}
+
+impl SeenEntries {
+    fn note(&mut self, name: &str) {
+        self.any = true;
+        self.oci |= name == INDEX || name == "oci-layout";
+        let top = name.split('/').next().unwrap_or_default();
+        self.filesystem |= matches!(top, ".dockerenv" | "bin" | "etc" | "lib" | "usr" | "sbin" | "var");
+    }
+
+    /// The reason for which an archive without a manifest is refused.
+    fn without_manifest(&self) -> ArchiveError {
+        match self {
+            Self { oci: true, .. } => ArchiveError::OciLayout,
+            Self { filesystem: true, .. } => ArchiveError::Filesystem,
+            Self { any: true, .. } => ArchiveError::Malformed(
+                "it has no manifest.json; write it with `docker save IMAGE > FILE`".to_owned(),
+            ),
+            Self { any: false, .. } => ArchiveError::NoTar,
+        }
+    }
+}
+
+/// The part of an image's config that tells where it runs.
+#[derive(Default, Deserialize)]
+struct ConfigPlatform {
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    architecture: String,
+}
+
+impl ConfigPlatform {
+    fn into_text(self) -> Option<String> {
+        let is_plain = |text: &str| {
+            !text.is_empty() && text.len() <= 20 && text.bytes().all(|c| c.is_ascii_alphanumeric())
+        };
+        (is_plain(&self.os) && is_plain(&self.architecture))
+            .then(|| format!("{}/{}", self.os, self.architecture))
+    }
+}
+
+/// A name from an archive as a message may show it.
+fn shown(name: &str) -> String {
+    name.chars().filter(char::is_ascii_graphic).take(80).collect()
+}
+
+/// The name of an entry without the `./` in front of it that `tar` writes for the content of a folder.
+fn plain_name(name: &str) -> &str {
+    name.strip_prefix("./").unwrap_or(name)
+}
+
+/// The name of an entry of a tar archive.
+pub(crate) fn entry_name(entry: &tar::Entry<'_, impl Read>) -> String {
+    plain_name(&String::from_utf8_lossy(&entry.path_bytes())).to_owned()
+}
+
+impl From<io::Error> for ArchiveError {
+    /// The tar library's own words repeat bytes of the file, so they are left out.
+    fn from(error: io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, InvalidData, InvalidInput, Other, UnexpectedEof};
+        let kind = error.kind();
+        if error.raw_os_error().is_some() || kind == BrokenPipe {
+            Self::Io(error)
+        } else if [UnexpectedEof, Other, InvalidData, InvalidInput].contains(&kind) {
+            Self::Damaged
+        } else {
+            Self::Io(kind.into())
+        }
+    }
 }
 
 /// Copies an archive without the names of its images. The other documents that name images (`repositories`, the index
@@ -158,7 +287,8 @@ pub(crate) fn without_tags(archive: impl Read, copy: impl io::Write) -> Result<(
         if kind.is_symlink() || kind.is_hard_link() {
             if names_images(&name) || target.as_deref().is_none_or(names_images) {
                 return Err(ArchiveError::Malformed(format!(
-                    "{name:?} is a link to or in place of its names"
+                    "{:?} is a link to or in place of its names",
+                    shown(&name)
                 )));
             }
             copy.append(&entry.header().clone(), io::empty())?;
@@ -170,7 +300,7 @@ pub(crate) fn without_tags(archive: impl Read, copy: impl io::Write) -> Result<(
             // The manifest is the only document with names that is copied.
             if entry.size() > MAX_DOCUMENT {
                 return Err(ArchiveError::Malformed(format!(
-                    "{name:?} is larger than {MAX_DOCUMENT} bytes"
+                    "{MANIFEST} is larger than {MAX_DOCUMENT} bytes"
                 )));
             }
             let mut bytes = Vec::new();
@@ -184,7 +314,7 @@ pub(crate) fn without_tags(archive: impl Read, copy: impl io::Write) -> Result<(
 
 /// A manifest with every `RepoTags` taken out.
 fn untagged(manifest: &[u8]) -> Result<Vec<u8>, ArchiveError> {
-    let unreadable = |error| ArchiveError::Malformed(format!("its manifest.json cannot be read: {error}"));
+    let unreadable = |_| ArchiveError::Malformed("its manifest.json is no list of images".to_owned());
     let mut entries: Vec<serde_json::Map<String, serde_json::Value>> =
         serde_json::from_slice(manifest).map_err(unreadable)?;
     for entry in &mut entries {
@@ -193,7 +323,7 @@ fn untagged(manifest: &[u8]) -> Result<Vec<u8>, ArchiveError> {
     serde_json::to_vec(&entries).map_err(unreadable)
 }
 
-fn append_file_to(
+pub(crate) fn append_file_to(
     tar: &mut tar::Builder<impl io::Write>,
     path: &str,
     contents: &[u8],
@@ -211,16 +341,26 @@ struct ManifestEntry {
     repo_tags: Option<Vec<String>>,
 }
 
-fn documents(path: &Path, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Vec<u8>>, ArchiveError> {
-    let mut archive = tar::Archive::new(std::fs::File::open(path)?);
+fn documents(
+    mut file: &File,
+    mut wanted: impl FnMut(&str) -> bool,
+) -> Result<BTreeMap<String, Vec<u8>>, ArchiveError> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut archive = tar::Archive::new(file);
     let mut found = BTreeMap::new();
+    let mut is_first = true;
     for entry in archive.entries_with_seek()? {
-        let entry = entry?;
-        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let entry = entry.map_err(|error| match (ArchiveError::from(error), is_first) {
+            (ArchiveError::Damaged, true) => ArchiveError::NoTar,
+            (error, _) => error,
+        })?;
+        is_first = false;
+        let name = entry_name(&entry);
         if !wanted(&name) {
             continue;
         }
         if entry.size() > MAX_DOCUMENT {
+            let name = shown(&name);
             return Err(ArchiveError::Malformed(format!(
                 "{name:?} is larger than {MAX_DOCUMENT} bytes"
             )));
@@ -355,6 +495,7 @@ mod tests {
         let held = ArchivedImage {
             id: archive.id,
             tags: vec!["muster/test:1".into()],
+            platform: Some("linux/amd64".into()),
         };
         assert_eq!(list_images(&path).unwrap(), [held]);
     }
@@ -416,9 +557,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image.tar");
         assert!(matches!(list_images(&path), Err(ArchiveError::Io(_))));
-        for bytes in [&b""[..], b"hello", &[0x1f, 0x8b, 8, 0], &[7; 2048]] {
+        for (bytes, words) in [
+            (&b""[..], "no tar archive"),
+            (b"hello", "no tar archive"),
+            (
+                &[0x1f, 0x8b, 8, 0],
+                "compressed by gzip; unpack it first: `gzip -dc FILE > image.tar`",
+            ),
+            (&[7; 2048], "no tar archive"),
+        ] {
             std::fs::write(&path, bytes).unwrap();
-            list_images(&path).unwrap_err();
+            let error = list_images(&path).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
         }
         let mut tar = tar::Builder::new(Vec::new());
         append_file(&mut tar, MANIFEST, 0o644, b"[{\"Config\":\"gone.json\"}]").unwrap();

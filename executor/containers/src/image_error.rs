@@ -20,6 +20,12 @@ pub enum ImageError {
     /// The image is missing and may not be pulled, or was named by id, which no registry can resolve.
     #[error("the image {0} is neither on this executor nor in an archive it may load")]
     Missing(String),
+    /// The engine knows no image by its id.
+    #[error(
+        "the engine of this executor keeps images in containerd's store, where no image is found by its id ({0}); its \
+         operator must set \"features\": {{\"containerd-snapshotter\": false}} in the engine's daemon.json"
+    )]
+    ManifestStore(ImageId),
     /// The pull failed.
     #[error(transparent)]
     Pull(#[from] PullError),
@@ -57,6 +63,16 @@ pub enum UserArchiveError {
         /// The image in the archive.
         found: ImageId,
     },
+    /// The image is for other machines.
+    #[error(
+        "the image in the job's archive is for {found}, and this executor runs {engine}; build it for {engine}"
+    )]
+    OtherPlatform {
+        /// The platform of the image, as `linux/arm64`.
+        found: String,
+        /// The platform of the engine.
+        engine: String,
+    },
     /// The engine does not take the image.
     #[error("the engine does not take the image in the job's archive ({0}); save it again")]
     NotLoaded(String),
@@ -71,6 +87,7 @@ impl ImageError {
             Self::Engine(error) => error.is_recoverable(),
             Self::Name(_)
             | Self::Missing(_)
+            | Self::ManifestStore(_)
             | Self::Pull(_)
             | Self::Credentials(_)
             | Self::Lease(_)
@@ -94,6 +111,7 @@ impl ImageError {
             Self::Pull(PullError::Interrupted { .. } | PullError::Stalled { .. }) => Fault::Nobody,
             Self::Pull(PullError::BadDigest { .. }) => Fault::Network,
             Self::Pull(PullError::DiskFull { .. } | PullError::OtherImage { .. })
+            | Self::ManifestStore(_)
             | Self::Credentials(_)
             | Self::Engine(_)
             | Self::Lease(_)
@@ -113,6 +131,7 @@ impl ImageError {
             Self::Pull(PullError::Stalled { .. }) => Some(ImageFetchFailure::Stalled),
             Self::Pull(PullError::Interrupted { .. }) => Some(ImageFetchFailure::Unreachable),
             Self::Name(_)
+            | Self::ManifestStore(_)
             | Self::UserArchive(_)
             | Self::Pull(
                 PullError::BadDigest { .. } | PullError::DiskFull { .. } | PullError::OtherImage { .. },
@@ -141,6 +160,7 @@ impl Coded for ImageError {
                 | PullError::Stalled { .. }
                 | PullError::Interrupted { .. },
             ) => Some(ErrorCode::ImageMissing),
+            Self::ManifestStore(_) => Some(ErrorCode::EngineImageStore),
             Self::Engine(error) => error.code(),
             Self::Pull(PullError::BadDigest { .. } | PullError::DiskFull { .. })
             | Self::Credentials(_)

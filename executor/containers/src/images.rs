@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_process::SharedClock;
 use muster_process::error::Causes;
-use muster_protocol::{Digest, ImageId};
+use muster_protocol::{Digest, ErrorCode, ImageId};
 use tokio::task::spawn_blocking;
 
 use crate::docker_engine::{ContainerEngine, EngineError, LocalImage};
@@ -70,7 +70,15 @@ pub async fn find(
             registry_check::check_address(settings, &reference).await?;
             Ok(FoundImage::AtRegistry(reference.registry))
         }
-        ImageName::Registry(_) | ImageName::Id(_) => Err(ImageError::Missing(wanted.to_string())),
+        ImageName::Registry(_) | ImageName::Id(_) => Err(missing(engine, &wanted).await?),
+    }
+}
+
+/// The failure of an image that this machine does not have.
+async fn missing(engine: &ContainerEngine, wanted: &ImageName) -> Result<ImageError, ImageError> {
+    match wanted {
+        ImageName::Id(id) if engine.names_images_by_manifest().await? => Ok(ImageError::ManifestStore(*id)),
+        ImageName::Id(_) | ImageName::Registry(_) => Ok(ImageError::Missing(wanted.to_string())),
     }
 }
 
@@ -124,7 +132,13 @@ pub async fn preload(
     clock: &SharedClock,
 ) -> Result<Vec<Lease>, ImageError> {
     let mut held = Vec::new();
-    for archive in &settings.preload {
+    let by_manifest = !settings.preload.is_empty() && engine.names_images_by_manifest().await?;
+    if by_manifest {
+        let code = ErrorCode::EngineImageStore;
+        tracing::error!(%code, "no archive of `preload` is loaded, and no job gets an image by its id");
+    }
+    let archives = settings.preload.iter().filter(|_| !by_manifest);
+    for archive in archives {
         for image in list_archive(archive).await {
             let id = image.id;
             if engine.find_image(&id.to_string()).await?.is_none() {
@@ -228,7 +242,7 @@ async fn obtain(
     let label = wanted.to_string();
     let reference = match wanted {
         ImageName::Registry(reference) if settings.pull => reference,
-        ImageName::Registry(_) | ImageName::Id(_) => return Err(ImageError::Missing(label)),
+        ImageName::Registry(_) | ImageName::Id(_) => return Err(missing(engine, wanted).await?),
     };
     let (owned, named) = (settings.clone(), reference.clone());
     let credentials = spawn_blocking(move || owned.credentials(&named)).await??;
@@ -372,6 +386,7 @@ mod tests {
         let image = ArchivedImage {
             id,
             tags: vec!["alpine:latest".into(), "host:5000/a/b:1".into()],
+            platform: None,
         };
         let id = id.to_string();
         for name in [

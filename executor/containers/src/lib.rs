@@ -4,6 +4,7 @@
 //! job's permissions, a pure function), [`image_folders`], [`laid_files`] and [`disk`] (the places a job may write to),
 //! [`owned_folders`] and [`leftovers`] (the owners of folders, and the removal of folders whose owner is dead).
 
+pub mod archive_forms;
 pub mod credentials;
 pub mod disk;
 pub mod docker_engine;

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 
 use crate::docker_engine::{ContainerEngine, EngineError};
 use crate::engine_disk::watch_engine_disk;
-use crate::image_archive::list_images;
+use crate::image_archive::{ArchivedImage, list_images};
 use crate::image_error::{ImageError, UserArchiveError};
 use crate::image_settings::ImageSettings;
 use crate::images::{LeasedImage, lease_image};
@@ -36,7 +36,7 @@ pub async fn load_user_image(
         .await?
         .map_err(UserArchiveError::Unreadable)?;
     match images.as_slice() {
-        [image] if image.id == id => {}
+        [image] if image.id == id => check_platform(image, engine.platform())?,
         [image] => {
             return Err(UserArchiveError::OtherImage {
                 wanted: id,
@@ -73,6 +73,18 @@ pub async fn load_user_image(
     })
 }
 
+/// Checks that the engine can run an image. An engine that emulates other platforms cannot be told from others, so an
+/// image for one of them is refused.
+fn check_platform(image: &ArchivedImage, engine: Option<&str>) -> Result<(), UserArchiveError> {
+    match (&image.platform, engine) {
+        (Some(found), Some(engine)) if found != engine => Err(UserArchiveError::OtherPlatform {
+            found: found.clone(),
+            engine: engine.to_owned(),
+        }),
+        (Some(_) | None, Some(_) | None) => Ok(()),
+    }
+}
+
 /// The failure of loading: the user's where the engine answers that it does not take the content.
 fn blame(error: EngineError) -> ImageError {
     match error {
@@ -97,5 +109,34 @@ fn blame(error: EngineError) -> ImageError {
         | EngineError::Failed { .. }
         | EngineError::HungUp(_)
         | EngineError::Incomplete(_)) => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::Digest;
+
+    use super::*;
+
+    #[test]
+    fn an_image_for_another_platform_is_refused_by_name() {
+        let image = |platform: Option<&str>| ArchivedImage {
+            id: ImageId(Digest::of(b"x")),
+            tags: Vec::new(),
+            platform: platform.map(str::to_owned),
+        };
+        let refused = check_platform(&image(Some("linux/arm64")), Some("linux/amd64")).unwrap_err();
+        let text = refused.to_string();
+        assert!(
+            text.contains("linux/arm64") && text.contains("build it for linux/amd64"),
+            "{text}"
+        );
+        for (found, engine) in [
+            (Some("linux/amd64"), Some("linux/amd64")),
+            (None, Some("linux/amd64")),
+            (Some("linux/arm64"), None),
+        ] {
+            check_platform(&image(found), engine).unwrap();
+        }
     }
 }

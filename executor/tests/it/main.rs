@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod checkpoints;
 #[cfg(test)]
+mod differential;
+#[cfg(test)]
 mod direct;
 #[cfg(test)]
 mod early_ends;

@@ -41,7 +41,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             store: "file:facilitator-files".to_owned(),
-            max_file_mib: 2_048,
+            max_file_mib: 16_384,
             quota_mib: 20_480,
             attempt_percent: 50,
             total_mib: 1_048_576,
@@ -128,6 +128,12 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_of_ten_gibibytes_passes_by_default() {
+        let settings = Settings::default();
+        assert!(settings.max_file() >= 10 << 30 && settings.max_file() <= settings.bounds().account);
+    }
 
     #[test]
     fn everything_wrong_is_said() {

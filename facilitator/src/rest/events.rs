@@ -17,12 +17,13 @@ use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::rest::{LogEvent, ProgressEvent, QueueEvent, ReportedState, StatusEntry, events};
 use muster_protocol::wire::encode;
-use muster_protocol::{JobId, JobStatus};
+use muster_protocol::{FeatureSet, JobId, JobStatus};
 use muster_store::StoreError;
 use tokio_util::sync::CancellationToken;
 
 use super::authentication::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
+use super::jobs::shown_features;
 use super::rights::ReadRight;
 use muster_facilitator_store::Store;
 
@@ -93,6 +94,7 @@ pub(super) async fn events(
     let job_events = JobEventStream {
         service,
         job,
+        features: shown_features(&headers),
         cursor,
         joiner: LogTextJoiner::default(),
         progress: BTreeMap::new(),
@@ -125,6 +127,8 @@ pub(super) async fn events(
 struct JobEventStream {
     service: Arc<EventService>,
     job: JobId,
+    /// The features that the client showed.
+    features: FeatureSet,
     cursor: EventCursor,
     joiner: LogTextJoiner,
     /// The progress last sent, by stage.
@@ -203,7 +207,9 @@ impl JobEventStream {
         if let Some(report) = self.service.store.program_report(self.job).await?
             && self.report.as_ref() != Some(&report)
         {
-            self.queue(events::METRICS, encode(&report));
+            let mut known = report.clone();
+            known.report.fit_to(self.features);
+            self.queue(events::METRICS, encode(&known));
             self.report = Some(report);
         }
         let done = usize::try_from(self.cursor.statuses).unwrap_or(usize::MAX);

@@ -296,7 +296,7 @@ fn reject_checkpoints(error: BlockStoreError) -> ApiRejection {
 }
 
 /// The features that the client shows.
-fn shown_features(headers: &HeaderMap) -> FeatureSet {
+pub(super) fn shown_features(headers: &HeaderMap) -> FeatureSet {
     let shown = headers.get(MUSTER_FEATURES_HEADER).map(HeaderValue::as_bytes);
     FeatureSet::parse(shown.unwrap_or_default())
 }
@@ -359,14 +359,19 @@ pub(super) async fn show(
 pub(super) async fn metrics(
     State(service): State<Arc<JobService>>,
     caller: Caller<ReadRight>,
+    headers: HeaderMap,
     uuid: Result<Path<String>, PathRejection>,
 ) -> Result<Json<JobMetricsView>, ApiRejection> {
     let job = parse_job_id(uuid)?;
     validator_of_own_job(&service.store, &caller, job)
         .await?
         .ok_or_else(ApiRejection::not_found)?;
+    let mut newest = service.store.program_report(job).await?;
+    if let Some(state) = &mut newest {
+        state.report.fit_to(shown_features(&headers));
+    }
     Ok(Json(JobMetricsView {
-        newest: service.store.program_report(job).await?,
+        newest,
         series: service.store.metric_series(job).await?,
     }))
 }

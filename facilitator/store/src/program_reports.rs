@@ -1,7 +1,7 @@
 //! The reports of jobs' programs: the newest one of each, and its metrics as series within a bound.
 
 use muster_protocol::job::{MAX_METRICS, MetricName, MetricValue, ProgramReport};
-use muster_protocol::rest::{MetricPoint, MetricSeries, ReportedState};
+use muster_protocol::rest::{MetricPoint, MetricSeries, NonFinitePoint, ReportedState};
 use muster_protocol::wire::encode;
 use muster_protocol::{JobId, Timestamp};
 use muster_store::{During as _, StoreError};
@@ -56,13 +56,19 @@ impl Store {
         .during("read a job's metrics")?;
         let mut series = Vec::<MetricSeries>::new();
         for row in rows {
-            let (name, point) = row.into_point()?;
-            match series.last_mut().filter(|series| series.name == name) {
-                Some(series) => series.points.push(point),
-                None => series.push(MetricSeries {
+            let name: MetricName = row
+                .name
+                .parse()
+                .map_err(|error| StoreError::corrupt("metric_points.name", error))?;
+            if series.last().is_none_or(|series| series.name != name) {
+                series.push(MetricSeries {
                     name,
-                    points: vec![point],
-                }),
+                    points: Vec::new(),
+                    non_finite: Vec::new(),
+                });
+            }
+            if let Some(series) = series.last_mut() {
+                row.add_to(series)?;
             }
         }
         Ok(series)
@@ -97,7 +103,15 @@ pub(super) async fn store_report(
         .step
         .and_then(|step| i64::try_from(step).ok())
         .unwrap_or(-1);
-    for (name, value) in &report.metrics {
+    let finite = report
+        .metrics
+        .iter()
+        .map(|(name, value)| (name, value.to_string()));
+    let others = report
+        .non_finite
+        .iter()
+        .map(|(name, value)| (name, value.to_string()));
+    for (name, value) in finite.chain(others) {
         let name = name.as_str();
         if !known.iter().any(|(known,)| known == name) {
             match room.checked_sub(1) {
@@ -105,7 +119,7 @@ pub(super) async fn store_report(
                 None => continue,
             }
         }
-        insert_point(connection, (job, name), now, step, *value).await?;
+        insert_point(connection, (job, name), now, step, value).await?;
     }
     halve_long_series(connection, job).await
 }
@@ -115,7 +129,7 @@ async fn insert_point(
     (job, name): (&str, &str),
     at: Timestamp,
     step: i64,
-    value: MetricValue,
+    value: String,
 ) -> Result<(), StoreError> {
     const OPERATION: &str = "store a metric";
     let statement = "INSERT INTO metric_points (job, name, at, step, value) VALUES ($1, $2, $3, $4, $5) \
@@ -125,7 +139,7 @@ async fn insert_point(
         .bind(name)
         .bind(at.micros())
         .bind(step)
-        .bind(value.to_string())
+        .bind(value)
         .execute(&mut *connection)
         .await
         .during(OPERATION)?;
@@ -175,22 +189,16 @@ async fn halve_long_series(connection: &mut AnyConnection, job: &str) -> Result<
 }
 
 impl PointRow {
-    fn into_point(self) -> Result<(MetricName, MetricPoint), StoreError> {
-        let name = self
-            .name
-            .parse()
-            .map_err(|error| StoreError::corrupt("metric_points.name", error))?;
-        let value: f64 = self
+    fn add_to(self, series: &mut MetricSeries) -> Result<(), StoreError> {
+        let number: f64 = self
             .value
             .parse()
             .map_err(|error| StoreError::corrupt("metric_points.value", error))?;
-        let point = MetricPoint {
-            at: Timestamp::from_micros(self.at),
-            step: u64::try_from(self.step).ok(),
-            value: value
-                .try_into()
-                .map_err(|error| StoreError::corrupt("metric_points.value", error))?,
-        };
-        Ok((name, point))
+        let (at, step) = (Timestamp::from_micros(self.at), u64::try_from(self.step).ok());
+        match MetricValue::classify(number) {
+            Ok(value) => series.points.push(MetricPoint { at, step, value }),
+            Err(value) => series.non_finite.push(NonFinitePoint { at, step, value }),
+        }
+        Ok(())
     }
 }

@@ -417,8 +417,31 @@ async fn a_programs_report_is_an_event_and_its_metrics_are_the_owners_to_read() 
         StatusCode::NOT_FOUND
     );
 
+    let diverged = json!({"epoch": 2, "step": 20, "metrics": {"acc": 0.25}, "non_finite": {"loss": "NaN"}, "elapsed_s": 60});
+    let message = json!({"message_type": "MusterJobMetrics", "uuid": job, "at": "2026-01-21T12:35:56Z", "report": diverged});
+    validator.socket.send(message.to_string()).await.unwrap();
+    let event = events.next().await.unwrap();
+    let mut known = diverged.clone();
+    known.as_object_mut().unwrap().remove("non_finite");
+    assert_eq!(
+        event.data["report"], known,
+        "a client that shows no features would refuse the rest"
+    );
+    let view: serde_json::Value = user.get(&path).send().await.unwrap().json().await.unwrap();
+    assert_eq!(view["newest"]["report"], known);
+    let loss = &view["series"][1];
+    assert_eq!(
+        (&loss["name"], loss["points"].as_array().unwrap().len()),
+        (&json!("loss"), 1)
+    );
+    let gap = &loss["non_finite"][0];
+    assert_eq!((&gap["step"], &gap["value"]), (&json!(20), &json!("NaN")));
+    let ours = user.get(&path).header("muster-features", "non-finite-metrics");
+    let view: serde_json::Value = ours.send().await.unwrap().json().await.unwrap();
+    assert_eq!(view["newest"]["report"], diverged);
+
     // A message that is none ends nothing.
-    let broken = message.to_string().replace("0.5", "null");
+    let broken = message.to_string().replace("0.25", "null");
     validator.socket.send(broken).await.unwrap();
     let refused = validator.response().await;
     assert_eq!(refused.status, ResponseStatus::Error, "{refused:?}");

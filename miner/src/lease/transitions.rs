@@ -501,12 +501,12 @@ impl Lease {
                 HordeFailureReason::ExecutorReadinessTimedOut,
                 "the executor dialled in and did not become ready in time",
             ),
-            // Before the image is there the validator's clock comes first; these ends are for one that has gone.
+            // While the image is on its way the validator's clock comes first; that end is for one that has gone.
             LeaseState::Fetching(stage) => {
                 let (failure, text) = match stage {
                     FetchStage::Waiting => (
-                        ImageFetchFailure::TimedOut,
-                        "the image could not be fetched in time: other fetches were under way",
+                        ImageFetchFailure::NoSlot,
+                        "the miner had no slot for the fetch of the image in time: other fetches were under way",
                     ),
                     FetchStage::Granted => (
                         ImageFetchFailure::TimedOut,

@@ -261,20 +261,27 @@ impl LeaseTable {
         connections.iter().filter(muster).copied().collect()
     }
 
-    /// The connections out of these that know a live message.
-    pub(super) fn live_audience(
-        &self,
-        audience: &[ConnectionId],
-        message: &MinerToValidator,
-    ) -> Vec<ConnectionId> {
+    /// Shows a live message to the connections out of these that know it, to each as far as it knows its parts.
+    pub(super) fn show_live(&self, audience: &[ConnectionId], message: Box<MinerToValidator>) -> Vec<Effect> {
         let mut to = self.muster_only(audience);
-        if matches!(message, MinerToValidator::MusterJobMetrics(_)) {
-            to.retain(|id| self.features_of(*id).has(Feature::Metrics));
-        }
-        if matches!(message, MinerToValidator::MusterCheckpoint(_)) {
+        if matches!(*message, MinerToValidator::MusterCheckpoint(_)) {
             to.retain(|id| self.features_of(*id).has(Feature::Checkpoints));
         }
-        to
+        let MinerToValidator::MusterJobMetrics(metrics) = &*message else {
+            return vec![Effect::Live { to, message }];
+        };
+        to.retain(|id| self.features_of(*id).has(Feature::Metrics));
+        let (whole, older): (Vec<_>, Vec<_>) = to
+            .into_iter()
+            .partition(|id| metrics.report.fits(self.features_of(*id)));
+        let mut known = metrics.clone();
+        let mut effects = vec![Effect::Live { to: whole, message }];
+        if let Some(id) = older.first() {
+            known.report.fit_to(self.features_of(*id));
+            let message = Box::new(MinerToValidator::MusterJobMetrics(known));
+            effects.push(Effect::Live { to: older, message });
+        }
+        effects
     }
 
     fn serves(&self, dial: DialId, attempt: AttemptId) -> bool {

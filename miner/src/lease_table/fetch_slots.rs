@@ -31,7 +31,8 @@ pub(crate) struct FetchRequest<'a> {
 
 impl FetchRules {
     /// The leases that get a slot now, given all of them, those that have waited longest first. A lease whose account
-    /// or registry is at its bound is passed over, and keeps its place.
+    /// or registry is at its bound is passed over, and keeps its place. The last free slot goes to an account that has
+    /// none, so that two accounts cannot hold them all.
     pub(crate) fn grant(&self, requests: &[FetchRequest<'_>]) -> Vec<AttemptId> {
         let (mut all, mut accounts, mut registries) = (0_u32, HashMap::new(), HashMap::new());
         for request in requests.iter().filter(|request| request.granted) {
@@ -42,8 +43,11 @@ impl FetchRules {
         let mut granted = Vec::new();
         for request in requests.iter().filter(|request| !request.granted) {
             let of = |counts: &HashMap<&str, u32>, key: &str| counts.get(key).copied().unwrap_or(0);
+            let own = of(&accounts, request.account);
+            let is_last = all.saturating_add(1) == self.slots;
             if all < self.slots
-                && of(&accounts, request.account) < self.per_account
+                && own < self.per_account
+                && (own == 0 || !is_last)
                 && of(&registries, request.registry) < self.per_registry
             {
                 all = all.saturating_add(1);
@@ -107,6 +111,30 @@ mod tests {
         assert_eq!(granted, [4, 6], "a is at its bound, and so is the tarpit after 4");
     }
 
+    #[test]
+    fn two_accounts_leave_a_slot_for_a_third() {
+        let numbers = |asked: &[FetchRequest<'_>]| {
+            let granted = RULES.grant(asked).into_iter();
+            granted
+                .map(|attempt| attempt.as_uuid().as_u128())
+                .collect::<Vec<_>>()
+        };
+        let mut asked: Vec<_> = (0..8)
+            .map(|number| request(number, ["a", "b"][number as usize % 2], "x", false))
+            .collect();
+        let rules = FetchRules {
+            per_registry: 4,
+            ..RULES
+        };
+        let granted = rules.grant(&asked);
+        assert_eq!(granted.len(), 3, "of four slots");
+        for one in &mut asked {
+            one.granted = granted.contains(&one.attempt);
+        }
+        asked.push(request(9, "c", "y", false));
+        assert_eq!(numbers(&asked), [9]);
+    }
+
     proptest! {
         #[test]
         fn no_bound_is_passed_and_no_slot_stays_empty_without_a_reason(
@@ -135,8 +163,11 @@ mod tests {
                 let (account, registry) = (of(&|other| other.account == one.account), of(&|other| other.registry == one.registry));
                 prop_assert!(account <= RULES.per_account && registry <= RULES.per_registry);
                 let runs = one.granted || new.contains(&one.attempt);
+                let all = of(&|_| true);
+                let is_kept_free = account > 0 && all + 1 == RULES.slots;
                 prop_assert!(
-                    runs || of(&|_| true) == RULES.slots || account == RULES.per_account || registry == RULES.per_registry
+                    runs || all == RULES.slots || is_kept_free || account == RULES.per_account
+                        || registry == RULES.per_registry
                 );
             }
         }

@@ -1,6 +1,6 @@
 //! The curve of one metric as text, for terminals.
 
-use muster_curves::{Curve, number};
+use muster_curves::{Curve, describe_title, number};
 use muster_protocol::rest::MetricSeries;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,6 +11,11 @@ use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Widget as _};
 pub fn draw_text(series: &MetricSeries, width: u16, height: u16) -> String {
     let curve = Curve::of(series);
     let ((first, last), (low, high)) = (curve.across, curve.values);
+    let gaps: Vec<_> = curve.gaps().iter().map(|at| (*at, low)).collect();
+    let marked = Dataset::default()
+        .marker(Marker::Dot)
+        .graph_type(GraphType::Scatter)
+        .data(&gaps);
     let dataset = Dataset::default()
         .marker(Marker::Braille)
         .graph_type(match curve.points().len() {
@@ -23,12 +28,12 @@ pub fn draw_text(series: &MetricSeries, width: u16, height: u16) -> String {
         .bounds([first, last])
         .labels([number(first), number(last)]);
     let up = Axis::default()
-        .title(series.name.to_string())
+        .title(describe_title(series))
         .bounds([low, high])
         .labels([number(low), number(high)]);
     let area = Rect::new(0, 0, width.clamp(20, 400), height.clamp(6, 100));
     let mut buffer = Buffer::empty(area);
-    Chart::new(vec![dataset])
+    Chart::new(vec![dataset, marked])
         .x_axis(across)
         .y_axis(up)
         .render(area, &mut buffer);
@@ -51,7 +56,8 @@ pub fn terminal_width() -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use muster_protocol::Timestamp;
-    use muster_protocol::rest::MetricPoint;
+    use muster_protocol::job::NonFiniteValue;
+    use muster_protocol::rest::{MetricPoint, NonFinitePoint};
 
     use super::*;
 
@@ -64,6 +70,7 @@ mod tests {
         MetricSeries {
             name: "loss".parse().unwrap(),
             points: points.collect(),
+            non_finite: Vec::new(),
         }
     }
 
@@ -80,6 +87,20 @@ mod tests {
         let first_mark = |row: &&str| row.chars().position(is_braille);
         let marks: Vec<_> = lines.iter().filter_map(first_mark).collect();
         assert!(marks.len() > 5 && marks.is_sorted(), "{text}");
+    }
+
+    #[test]
+    fn values_that_are_not_finite_are_named_and_marked_at_the_floor() {
+        let mut diverged = series(&[4.0, 3.0, 2.0, 1.0]);
+        let gap = |second: u32| NonFinitePoint {
+            at: Timestamp::from_secs(second.into()),
+            step: Some(second.into()),
+            value: NonFiniteValue::NaN,
+        };
+        diverged.non_finite = vec![gap(5), gap(9)];
+        let text = draw_text(&diverged, 60, 12);
+        assert!(text.contains("loss (NaN now; 2 of 6 not finite)"), "{text}");
+        assert!(text.contains('\u{2022}'), "{text}");
     }
 
     #[test]

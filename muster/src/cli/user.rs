@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use muster_client::FacilitatorUrl;
 use muster_job_spec::options::{ReportOptions, TermsOptions, duration};
 use muster_protocol::account_api::KeyRight;
 use muster_protocol::job::MetricName;
@@ -54,7 +55,7 @@ pub(crate) struct FacilitatorOptions {
     pub(crate) dir: PathBuf,
     /// URL of the facilitator.
     #[arg(long, env = "MUSTER_FACILITATOR", help_heading = "Facilitator and identity")]
-    pub(crate) facilitator: Option<String>,
+    pub(crate) facilitator: Option<FacilitatorUrl>,
     /// ss58 address of the validator that is to route jobs.
     #[arg(long, env = "MUSTER_VALIDATOR", help_heading = "Facilitator and identity")]
     pub(crate) validator: Option<ValidatorKey>,
@@ -123,7 +124,9 @@ pub(crate) struct JobRun {
     /// are offered the job can read it.
     #[arg(long, requires = "registry_user")]
     pub(crate) registry_password_stdin: bool,
-    /// An image of your own, as `docker save IMAGE > FILE` writes it. It goes through the facilitator's file store.
+    /// An image of your own, as `docker save IMAGE > FILE` writes it; also packed by gzip or zstd, or an OCI layout. It
+    /// goes through the facilitator's file store. Its size is bound by `files.max_file_mib` (16,384) and the room of
+    /// your account, `files.quota_mib` (20,480), there, and by `images.max_mib` (51,200) of the executor.
     #[arg(long, value_name = "FILE")]
     pub(crate) image_archive: Option<PathBuf>,
     /// An input: PATH under /volume = a file or a folder here, or a URL that the executor fetches. Repeatable.

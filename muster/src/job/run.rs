@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use indexmap::IndexMap;
 use muster_client::{Client, ClientError};
-use muster_executor::image_archive::list_images;
+use muster_executor::archive_forms::prepare_archive;
 use muster_identity::seal_credentials;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, shutdown};
@@ -22,6 +22,7 @@ use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{ErrorCode, Feature, JobId, Timestamp, ValidatorKey};
 use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::print;
+use tokio::task::spawn_blocking;
 
 use super::exit_code::{EXIT_INTERRUPTED, exit_code};
 use super::printed_output::print_rest;
@@ -279,9 +280,11 @@ async fn find_image(
         return Ok((args.image.clone().unwrap_or_default(), None));
     };
     let unusable = |reason: String| Failure::usage(format_args!("{}: {reason}", path.display()));
-    let images = list_images(path).map_err(|error| unusable(Causes(&error).to_string()))?;
-    let [image] = images.as_slice() else {
-        let count = images.len();
+    let given = path.clone();
+    let prepared = spawn_blocking(move || prepare_archive(&given)).await?;
+    let prepared = prepared.map_err(|error| unusable(Causes(&error).to_string()))?;
+    let [image] = prepared.images.as_slice() else {
+        let count = prepared.images.len();
         return Err(unusable(format!("it holds {count} images; save one image alone")));
     };
     // Before the upload, which may take long.
@@ -294,7 +297,7 @@ async fn find_image(
     }
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let sent = client
-        .send_file(path, &name, live.transfer(&name))
+        .send_file(&prepared.path(), &name, live.transfer(&name))
         .await
         .map_err(no_store)?;
     let digest = sent.file.sha256.as_deref();

@@ -9,6 +9,7 @@ mod command_line;
 mod compute_horde;
 mod data;
 mod demo;
+mod differential;
 mod failures;
 mod files;
 mod fleets;

@@ -36,8 +36,12 @@ pub(crate) fn a_job_runs_an_image_from_an_archive_of_its_user(subnet: &RunningSu
         ..ImageContent::default()
     })
     .unwrap();
-    let path = here.path().join("own.tar");
-    std::fs::write(&path, &archive.bytes).unwrap();
+    // Packed, as `docker save IMAGE | gzip` writes it.
+    let plain = here.path().join("own.tar");
+    std::fs::write(&plain, &archive.bytes).unwrap();
+    let packed = std::process::Command::new("gzip").arg(&plain).status().unwrap();
+    assert!(packed.success());
+    let path = here.path().join("own.tar.gz");
     let args = [
         "job",
         "run",
@@ -63,7 +67,8 @@ pub(crate) fn a_job_runs_an_image_from_an_archive_of_its_user(subnet: &RunningSu
     std::fs::write(&path, b"hello").unwrap();
     let refused = subnet.muster(&args).unwrap();
     assert_eq!(refused.code, Some(64), "{refused:?}");
-    assert!(refused.stderr.contains("own.tar"), "{refused:?}");
+    assert!(refused.stderr.contains("own.tar.gz"), "{refused:?}");
+    assert!(refused.stderr.contains("docker save"), "{refused:?}");
 }
 
 /// The files below a folder that contain one of these texts.

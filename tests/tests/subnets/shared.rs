@@ -3,7 +3,8 @@
 use muster_tests::{RunningSubnet, section};
 
 use super::{
-    data, failures, files, foreign, logs, operators, organic, private_images, streaming, top, traces, users,
+    data, differential, failures, files, foreign, logs, operators, organic, private_images, streaming, top,
+    traces, users,
 };
 
 #[test]
@@ -76,6 +77,9 @@ fn jobs_and_their_failures_are_seen_in_terminals_pages_logs_and_traces() {
     });
     section("a job's way is shown without a collector", || {
         traces::a_jobs_way_is_shown_without_a_collector(&subnet);
+    });
+    section("a job prints the bytes that docker prints", || {
+        differential::a_job_prints_the_bytes_that_docker_prints(&subnet);
     });
     section("an operator stops it with one signal", || {
         failures::an_operator_stops_it_with_one_signal(&mut subnet);

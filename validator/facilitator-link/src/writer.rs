@@ -142,6 +142,10 @@ impl LinkWriter<'_> {
         let message = match message {
             ToFacilitator::MusterJobQueued(_) if !features.has(Feature::Queue) => return Ok(()),
             ToFacilitator::MusterJobMetrics(_) if !features.has(Feature::Metrics) => return Ok(()),
+            ToFacilitator::MusterJobMetrics(mut metrics) => {
+                metrics.report.fit_to(features);
+                ToFacilitator::MusterJobMetrics(metrics)
+            }
             ToFacilitator::MusterJobCheckpoints(_) if !features.has(Feature::Checkpoints) => return Ok(()),
             ToFacilitator::MusterJobCheckpoints(mut list) => {
                 list.fit_to(features);
@@ -161,7 +165,6 @@ impl LinkWriter<'_> {
             | ToFacilitator::MusterChallengeResponse(_)
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
-            | ToFacilitator::MusterJobMetrics(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)

@@ -43,7 +43,7 @@ impl StoredAttempt {
     /// executor was free is no such reason.
     pub fn image_failure(&self) -> Option<ImageFetchFailure> {
         let failure = self.machine.outcome()?.image_fetch_failure()?;
-        (!failure.image_came()).then_some(failure)
+        (!failure.is_about_the_miner()).then_some(failure)
     }
 }
 

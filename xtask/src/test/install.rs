@@ -62,6 +62,11 @@ const NEEDS: &[Need] = &[
         packages: &["busybox-static", "python3"],
     },
     Need {
+        what: "the maker of Debian images",
+        present: || Path::new("/usr/sbin/debootstrap").exists(),
+        packages: &["debootstrap"],
+    },
+    Need {
         what: "a browser with its driver and a font",
         present: || on_path("chromium") && on_path("chromedriver") && Path::new(FONT).exists(),
         packages: &["chromium", "chromium-driver", "fonts-dejavu-core"],
@@ -162,9 +167,10 @@ mod tests {
         assert_eq!(
             advice,
             "missing: curl, networks apart, a C and a C++ compiler, PostgreSQL's server, Python 3 with venv, a Docker \
-             engine, a registry of images, the programs inside test images, a browser with its driver and a font, \
+             engine, a registry of images, the programs inside test images, the maker of Debian images, a browser with \
+             its driver and a font, \
              Prometheus with promtool, tmux, gVisor, Slurm with munge. On Debian, as root: apt-get update && apt-get install curl iproute2 gcc g++ libc6-dev postgresql python3 \
-             python3-venv docker.io containerd runc iptables docker-registry busybox-static python3 chromium \
+             python3-venv docker.io containerd runc iptables docker-registry busybox-static python3 debootstrap chromium \
              chromium-driver fonts-dejavu-core prometheus tmux runsc slurmctld slurmd slurm-client munge"
         );
     }

@@ -94,6 +94,8 @@ error_codes! {
     OrphanBeyondLease = "E0041", "E0041.md", "an executor would go on for longer than its miner waits for it";
     /// A stream that a job printed cannot be printed whole.
     OutputIncomplete = "E0044", "E0044.md", "the output of a job is not whole";
+    /// The engine knows images by their manifests, and not by their ids.
+    EngineImageStore = "E0048", "E0048.md", "the engine's image store knows no image by its id";
 }
 
 impl fmt::Display for ErrorCode {

@@ -59,11 +59,13 @@ pub enum Feature {
     AttemptUrls,
     /// `output`: a URL of the job takes its printed streams whole, and the job's end names their lengths and digests.
     Output,
+    /// `non-finite-metrics`: a program's report holds the metrics whose value is no finite number.
+    NonFiniteMetrics,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -81,6 +83,7 @@ impl Feature {
         Self::Completion,
         Self::AttemptUrls,
         Self::Output,
+        Self::NonFiniteMetrics,
     ];
 
     /// The features that this program's roles carry out.
@@ -106,6 +109,7 @@ impl Feature {
             Self::Completion => "completion",
             Self::AttemptUrls => "attempt-urls",
             Self::Output => "output",
+            Self::NonFiniteMetrics => "non-finite-metrics",
         }
     }
 
@@ -128,6 +132,7 @@ impl Feature {
             Self::Completion => 1 << 14,
             Self::AttemptUrls => 1 << 15,
             Self::Output => 1 << 16,
+            Self::NonFiniteMetrics => 1 << 17,
         }
     }
 
@@ -261,14 +266,15 @@ mod tests {
             all.to_string(),
             concat!(
                 "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, ",
-                "trace, cross-checks, audits, checkpoints, completion, attempt-urls, output"
+                "trace, cross-checks, audits, checkpoints, completion, attempt-urls, output, non-finite-metrics"
             )
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
             concat!(
                 r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","#,
-                r#""metrics","trace","cross-checks","audits","checkpoints","completion","attempt-urls","output"]"#
+                r#""metrics","trace","cross-checks","audits","checkpoints","completion","attempt-urls","output","#,
+                r#""non-finite-metrics"]"#
             )
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);

@@ -34,7 +34,7 @@ pub use limits::{
 };
 pub use metrics::{
     MAX_METRIC_NAME_BYTES, MAX_METRIC_PATTERN_BYTES, MAX_METRIC_RULES, MAX_METRICS, MetricName,
-    MetricNameError, MetricRule, MetricValue, MetricValueError, ProgramReport,
+    MetricNameError, MetricRule, MetricValue, MetricValueError, NonFiniteValue, ProgramReport,
 };
 pub use outcome::{Fault, Outcome};
 pub use partial_result::{FailureContext, PartialResult};

@@ -12,7 +12,8 @@ pub use cheat_reports::{CheatReportView, ComparedOutput, ComparisonVerdict, Outp
 pub use files::{CreateFile, FilePage, FileView};
 pub use jobs::{
     CreateJob, Feedback, JobCheckpointsView, JobMetricsView, JobPage, JobView, LogEvent, MetricPoint,
-    MetricSeries, ProgressEvent, QueueEvent, QueuedJob, ReportCheat, ReportedState, StatusEntry, events,
+    MetricSeries, NonFinitePoint, ProgressEvent, QueueEvent, QueuedJob, ReportCheat, ReportedState,
+    StatusEntry, events,
 };
 pub use subnet::{ClassOffer, MinerReport, MinerView, SubnetCapacity, ValidatorCapacity};
 pub use webhooks::{AccountWebhookView, SetWebhook, WebhookDelivery, WebhookState};

@@ -7,6 +7,7 @@
 
 pub mod line_splitter;
 pub mod metric_rules;
+mod non_finite_json;
 pub mod program_follower;
 pub mod program_watch;
 pub mod progress_line;

@@ -6,7 +6,7 @@ use muster_protocol::Timestamp;
 use muster_protocol::job::{MAX_METRICS, MetricName, MetricValue, ProgramReport};
 
 use crate::line_splitter::LineSplitter;
-use crate::metric_rules::MetricRules;
+use crate::metric_rules::{FoundMetric, MetricRules};
 use crate::progress_line::{self, ProgressLine};
 
 /// Bytes of standard output in a second that are searched for metrics. A program that prints more has metrics in what
@@ -161,6 +161,7 @@ impl ProgramWatch {
             step: state.step,
             steps: state.steps,
             metrics: state.metrics.clone(),
+            non_finite: state.non_finite.clone(),
             elapsed_s: now.since(self.started).as_secs(),
             eta_s: self.estimate_end(now),
         }
@@ -196,7 +197,12 @@ impl ProgramWatch {
         }
         self.own_eta = read.eta_s.map(|eta| (now, eta)).or(self.own_eta);
         self.is_changed = true;
-        self.add_metrics(read.metrics);
+        let finite = read.metrics.into_iter().map(|(name, value)| (name, Ok(value)));
+        let others = read
+            .non_finite
+            .into_iter()
+            .map(|(name, value)| (name, Err(value)));
+        self.add_metrics(finite.chain(others));
         self.add_sample(now);
         if let Some(name) = read.checkpoint {
             self.note_named(name);
@@ -225,17 +231,32 @@ impl ProgramWatch {
         named.state = self.state.clone();
     }
 
-    /// Adds metrics. Names beyond the bound are left out.
-    fn add_metrics(&mut self, metrics: impl IntoIterator<Item = (MetricName, MetricValue)>) {
-        let known: &mut BTreeMap<_, _> = &mut self.state.metrics;
+    /// Adds metrics. Names beyond the bound are left out. A value that is not finite always moves, because it differs
+    /// from itself: a program that has diverged works on.
+    fn add_metrics(&mut self, metrics: impl IntoIterator<Item = FoundMetric>) {
+        let ProgressLine {
+            metrics: finite,
+            non_finite,
+            ..
+        } = &mut self.state;
         for (name, value) in metrics {
-            if known.len() < MAX_METRICS || known.contains_key(&name) {
-                let before = known.insert(name, value);
-                self.is_changed = true;
-                if before != Some(value) {
-                    self.moves = self.moves.saturating_add(1);
-                }
+            let has_room = finite.len().saturating_add(non_finite.len()) < MAX_METRICS;
+            if !has_room && !finite.contains_key(&name) && !non_finite.contains_key(&name) {
+                continue;
             }
+            let has_moved = match value {
+                Ok(value) => {
+                    non_finite.remove(&name);
+                    finite.insert(name, value) != Some(value)
+                }
+                Err(value) => {
+                    finite.remove(&name);
+                    non_finite.insert(name, value);
+                    true
+                }
+            };
+            self.is_changed = true;
+            self.moves = self.moves.saturating_add(u64::from(has_moved));
         }
     }
 
@@ -470,10 +491,43 @@ mod tests {
         assert_eq!(metric(&watch.take_report(at(102)).unwrap(), "n"), Some(3.0));
     }
 
+    #[test]
+    fn a_program_that_has_diverged_moves_on_and_its_other_metrics_count() {
+        let mut watch = watch(&[("norm", r"norm=([0-9.]+)")]);
+        watch.read_file(b"{\"metrics\":{\"loss\":0.5}}\n", at(101));
+        watch.read_stdout(b"norm=1.5\n", at(101));
+        watch.take_report(at(101)).unwrap();
+        for second in 102..110 {
+            let before = watch.moves();
+            watch.read_file(b"{\"metrics\":{\"loss\":NaN}}\n", at(second));
+            assert!(watch.moves() > before, "the same words again are another step");
+            let before = watch.moves();
+            watch.read_stdout(b"norm=nan\n", at(second));
+            assert!(watch.moves() > before);
+        }
+        watch.read_file(
+            b"{\"epoch\":2,\"metrics\":{\"loss\":NaN,\"acc\":0.25}}\n",
+            at(110),
+        );
+        let report = watch.take_report(at(110)).unwrap();
+        assert_eq!((report.epoch, metric(&report, "acc")), (Some(2), Some(0.25)));
+        assert_eq!(
+            metric(&report, "loss"),
+            None,
+            "the old value is not the newest one"
+        );
+        let names: Vec<_> = report.non_finite.keys().map(MetricName::as_str).collect();
+        assert_eq!(names, ["loss", "norm"]);
+        watch.read_file(b"{\"metrics\":{\"loss\":0.5}}\n", at(111));
+        let report = watch.take_report(at(111)).unwrap();
+        assert_eq!((metric(&report, "loss"), report.non_finite.len()), (Some(0.5), 1));
+        assert_eq!(watch.ignored_lines(), 0);
+    }
+
     proptest! {
         #[test]
         fn a_report_stays_within_its_bounds_under_any_input(
-            pieces in proptest::collection::vec((any::<bool>(), "[{}\":,a-c0-9.\\-\n ]{0,80}", 0_i64..5), 0..30),
+            pieces in proptest::collection::vec((any::<bool>(), "([{}\":,a-c0-9.\\-\n ]|NaN|inf){0,80}", 0_i64..5), 0..30),
         ) {
             let mut watch = watch(&[("a", "a([0-9.]+)")]);
             let mut now = 100;
@@ -484,7 +538,7 @@ mod tests {
                     false => watch.read_stdout(piece.as_bytes(), at(now)),
                 }
                 if let Some(report) = watch.take_report(at(now)) {
-                    prop_assert!(report.metrics.len() <= MAX_METRICS);
+                    prop_assert!(report.metrics.len() + report.non_finite.len() <= MAX_METRICS);
                     prop_assert!(report.done_permille.is_none_or(|permille| permille <= 1_000));
                 }
             }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use muster_protocol::job::{MAX_METRICS, MetricName, MetricValue};
+use muster_protocol::job::{MAX_METRICS, MetricName, MetricValue, NonFiniteValue};
 use serde_json::Value;
+
+use crate::non_finite_json::quote_non_finite;
 
 /// The parts of a line that could be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,8 +20,10 @@ pub struct ProgressLine {
     pub step: Option<u64>,
     /// The steps that the program means to run.
     pub steps: Option<u64>,
-    /// Metrics by name, at most [`MAX_METRICS`].
+    /// Metrics by name.
     pub metrics: BTreeMap<MetricName, MetricValue>,
+    /// Metrics whose value is no finite number; with the others at most [`MAX_METRICS`].
+    pub non_finite: BTreeMap<MetricName, NonFiniteValue>,
     /// The seconds until the program expects to end.
     pub eta_s: Option<u64>,
     /// The name of a checkpoint that is whole now, at most [`MAX_CHECKPOINT_NAME`] bytes.
@@ -44,11 +48,12 @@ pub enum LineError {
 }
 
 /// Reads a line. A part that cannot be read costs that part only. Parts of other names are ignored, since programs may
-/// write more into the file than is asked for.
+/// write more into the file than is asked for. `NaN`, `Infinity` and numbers beyond the largest one are values of
+/// metrics, although JSON has no such numbers: Python writes them.
 ///
 /// Epochs and steps may be fractions, as some trainers count them; the whole part counts.
 pub fn parse(line: &[u8]) -> (ProgressLine, Vec<LineError>) {
-    let Ok(Value::Object(parts)) = serde_json::from_slice(line) else {
+    let Ok(Value::Object(parts)) = serde_json::from_slice(&quote_non_finite(line)) else {
         return (ProgressLine::default(), vec![LineError::NoObject]);
     };
     let mut read = ProgressLine::default();
@@ -64,12 +69,14 @@ pub fn parse(line: &[u8]) -> (ProgressLine, Vec<LineError>) {
             "checkpoint" => as_name(value).map(|name| read.checkpoint = Some(name)),
             "metrics" => value.as_object().map(|metrics| {
                 for (name, value) in metrics {
+                    let has_room = read.metrics.len() + read.non_finite.len() < MAX_METRICS;
                     match as_metric(name, value) {
-                        Some(_) if read.metrics.len() >= MAX_METRICS => {
-                            errors.push(LineError::TooManyMetrics)
-                        }
-                        Some((name, value)) => {
+                        Some(_) if !has_room => errors.push(LineError::TooManyMetrics),
+                        Some((name, Ok(value))) => {
                             read.metrics.insert(name, value);
+                        }
+                        Some((name, Err(value))) => {
+                            read.non_finite.insert(name, value);
                         }
                         None => errors.push(part_error(name)),
                     }
@@ -119,8 +126,13 @@ fn whole(number: f64) -> Option<u64> {
         .then_some(number as u64)
 }
 
-fn as_metric(name: &str, value: &Value) -> Option<(MetricName, MetricValue)> {
-    Some((name.parse().ok()?, value.as_f64()?.try_into().ok()?))
+/// A metric. Of texts, only those of numbers that are not finite are values, as Protocol Buffers write them in JSON.
+fn as_metric(name: &str, value: &Value) -> Option<(MetricName, Result<MetricValue, NonFiniteValue>)> {
+    let value = match value.as_f64() {
+        Some(number) => MetricValue::classify(number),
+        None => Err(MetricValue::classify(value.as_str()?.parse().ok()?).err()?),
+    };
+    Some((name.parse().ok()?, value))
 }
 
 #[cfg(test)]
@@ -149,6 +161,7 @@ mod tests {
             metrics: [metric("loss", 0.5), metric("eval/loss", -1.0)].into(),
             eta_s: Some(42),
             checkpoint: Some("c1".to_owned()),
+            ..ProgressLine::default()
         };
         assert_eq!(parsed(line), expected);
         assert_eq!(parsed("{}"), ProgressLine::default());
@@ -186,13 +199,51 @@ mod tests {
     }
 
     #[test]
+    fn metrics_without_a_finite_value_leave_the_rest_of_a_line_whole() {
+        use NonFiniteValue::{Infinity, NaN, NegativeInfinity};
+        for (written, value) in [
+            ("NaN", NaN),
+            ("-nan", NaN),
+            ("\"NaN\"", NaN),
+            ("Infinity", Infinity),
+            ("-Infinity", NegativeInfinity),
+            ("-inf", NegativeInfinity),
+            ("1e400", Infinity),
+            ("-1E+400", NegativeInfinity),
+            ("\"-Infinity\"", NegativeInfinity),
+        ] {
+            let line = format!(
+                r#"{{"epoch":2,"note":[{written},"NaN"],"metrics":{{"loss":{written},"acc":0.25}},"checkpoint":"NaN"}}"#
+            );
+            let read = parsed(&line);
+            assert_eq!((read.epoch, read.metrics.len()), (Some(2), 1), "{line}");
+            assert_eq!(
+                read.non_finite,
+                [("loss".parse().unwrap(), value)].into(),
+                "{line}"
+            );
+            assert_eq!(read.checkpoint.as_deref(), Some("NaN"), "{line}");
+        }
+        let (read, errors) = parse(br#"{"step":1,"epoch":NaN,"eta_s":Infinity,"fraction":1e400,"steps":4}"#);
+        assert_eq!((read.step, read.steps, read.epoch), (Some(1), Some(4), None));
+        assert_eq!(errors.len(), 3);
+        let many: String = (0..100).map(|number| format!(r#""m{number}":NaN,"#)).collect();
+        let (read, errors) =
+            parse(format!(r#"{{"metrics":{{"a":1,{}}}}}"#, many.trim_end_matches(',')).as_bytes());
+        assert_eq!(read.metrics.len() + read.non_finite.len(), MAX_METRICS);
+        assert_eq!(errors, [LineError::TooManyMetrics]);
+    }
+
+    #[test]
     fn lines_that_are_no_object_are_reported() {
         for line in [
             &b"epoch 1"[..],
             b"",
             b"[1]",
-            b"{\"step\":NaN}",
             b"{\"step\":1",
+            b"NaN",
+            b"{\"step\":NaN",
+            b"{\"step\":Nan1}",
             b"\xff",
         ] {
             assert_eq!(parse(line), (ProgressLine::default(), vec![LineError::NoObject]));

@@ -69,10 +69,10 @@ pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
         Outcome::Rejected(_) if excused => AttemptMark::Clean,
         Outcome::Rejected(_) => AttemptMark::Unexcused,
         Outcome::HordeFailed(_) if outcome.image_fetch_failure().is_some() => {
-            let came = outcome
+            let about_miner = outcome
                 .image_fetch_failure()
-                .is_some_and(ImageFetchFailure::image_came);
-            if image_elsewhere && !came {
+                .is_some_and(ImageFetchFailure::is_about_the_miner);
+            if image_elsewhere && !about_miner {
                 AttemptMark::Excuse
             } else {
                 AttemptMark::Clean
@@ -154,18 +154,20 @@ mod tests {
         }
         let image = json!({"image_fetch": "no_such_image", "fault": "user"});
         let claimed = horde(ParticipantType::Executor, generic, Some(image));
-        let seatless = horde(
-            ParticipantType::Miner,
-            generic,
-            Some(json!({"image_fetch": "no_executor"})),
-        );
+        let of_miner = ["no_executor", "no_slot"].map(|failure| {
+            let context = json!({ "image_fetch": failure });
+            horde(ParticipantType::Miner, generic, Some(context))
+        });
         for (image_elsewhere, expected) in [(false, AttemptMark::Clean), (true, AttemptMark::Excuse)] {
             let evidence = MarkEvidence {
                 excused: false,
                 image_elsewhere,
             };
             assert_eq!(mark_attempt(&claimed, evidence), expected);
-            assert_eq!(mark_attempt(&seatless, evidence), AttemptMark::Clean);
+            for outcome in &of_miner {
+                assert_eq!(mark_attempt(outcome, evidence), AttemptMark::Clean);
+                assert_eq!(outcome.fault(), Fault::Nobody, "never the user's");
+            }
         }
         for mark in AttemptMark::ALL {
             assert_eq!(AttemptMark::from_word(mark.as_str()), Some(mark));

@@ -51,7 +51,7 @@ impl<'a> EarlierAttempt<'a> {
     /// Whether the miner did not get the job's image in time.
     pub fn is_without_image(&self) -> bool {
         let failure = self.machine.outcome().and_then(Outcome::image_fetch_failure);
-        failure.is_some_and(|failure| !failure.image_came())
+        failure.is_some_and(|failure| !failure.is_about_the_miner())
     }
 
     /// Whether the miner could not be reached before an executor had the job.

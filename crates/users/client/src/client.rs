@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::ClientError;
+use crate::facilitator_url::FacilitatorUrl;
 use crate::login::sign_answer;
 
 /// Longer than any answer of a facilitator that is well.
@@ -87,12 +88,13 @@ impl fmt::Debug for Client {
 // === impl Client ===
 
 impl Client {
-    /// A client of the facilitator at `base`. A hotkey logs in at once; an API key is shown with the first request.
+    /// A client of the facilitator at `base`, as [`FacilitatorUrl`] reads it. A hotkey logs in at once; an API key is
+    /// shown with the first request.
     ///
     /// # Errors
-    /// The facilitator does not answer, or does not take the login.
+    /// `base` is no address, or the facilitator does not answer, or does not take the login.
     pub async fn connect(base: &str, credential: Credential, clock: SharedClock) -> ClientResult<Self> {
-        let base = base.trim_end_matches('/').to_owned();
+        let base: String = base.parse::<FacilitatorUrl>()?.into();
         let unusable = |source| ClientError::Unreachable {
             base: base.clone(),
             source,
@@ -399,7 +401,8 @@ impl Client {
     /// See [`ClientError`]; also if the facilitator is too old to keep it.
     pub async fn job_metrics(&self, id: JobId) -> ClientResult<JobMetricsView> {
         self.require(Feature::Metrics).await?;
-        self.get(&format!("/api/v1/jobs/{id}/metrics/")).await
+        self.get_with_features(&format!("/api/v1/jobs/{id}/metrics/"))
+            .await
     }
 
     /// The checkpoints of a job that are kept, with the URL that reads them.

@@ -7,9 +7,14 @@ use muster_protocol::login::NonceTextError;
 use muster_protocol::{ErrorCode, JobId};
 use reqwest::StatusCode;
 
+use crate::facilitator_url::FacilitatorUrlError;
+
 /// Why a request brought nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
+    /// The address of the facilitator is none.
+    #[error(transparent)]
+    Address(#[from] FacilitatorUrlError),
     /// No answer, or one of a server that is not well. It may be well again in a moment.
     #[error("the facilitator at {base} does not answer")]
     Unreachable {
@@ -139,6 +144,7 @@ impl ClientError {
             | Self::Lacks { .. }
             | Self::Older { .. }
             | Self::NoNonce { .. }
+            | Self::Address(_)
             | Self::BadKey
             | Self::TooLate { .. }
             | Self::Io { .. }
@@ -155,7 +161,7 @@ impl Coded for ClientError {
                 Some(ErrorCode::FacilitatorUnreachable)
             }
             Self::Unauthorised { .. } | Self::NoNonce { .. } => Some(ErrorCode::SignatureRefused),
-            Self::BadKey => Some(ErrorCode::NotLoggedIn),
+            Self::BadKey | Self::Address(_) => Some(ErrorCode::NotLoggedIn),
             Self::Damaged { .. } | Self::BrokeOff { .. } => Some(ErrorCode::FileRefused),
             Self::Refused { .. }
             | Self::Lacks { .. }

@@ -7,8 +7,8 @@ use futures_util::StreamExt as _;
 use muster_protocol::rest::{
     JobView, LogEvent, ProgressEvent, QueueEvent, ReportedState, StatusEntry, events,
 };
-use muster_protocol::{JobId, JobStatus, Timestamp};
-use reqwest::{Method, StatusCode};
+use muster_protocol::{FeatureSet, JobId, JobStatus, MUSTER_FEATURES_HEADER, Timestamp};
+use reqwest::{Method, RequestBuilder, StatusCode};
 
 use crate::client::Client;
 use crate::error::ClientError;
@@ -109,6 +109,17 @@ impl Client {
         }
     }
 
+    fn ask_for_events(&self, id: JobId, last_id: &str) -> RequestBuilder {
+        let request = self
+            .open(Method::GET, &format!("/api/v1/jobs/{id}/events/"))
+            .header("accept", "text/event-stream")
+            .header(MUSTER_FEATURES_HEADER, FeatureSet::ours().to_string());
+        match last_id.is_empty() {
+            true => request,
+            false => request.header("last-event-id", last_id),
+        }
+    }
+
     /// Follows a job's events until they end.
     async fn stream(
         &self,
@@ -117,17 +128,7 @@ impl Client {
         seen: &mut SeenStatuses,
         tell: &mut impl FnMut(News),
     ) -> Result<StreamEnd, ClientError> {
-        let path = format!("/api/v1/jobs/{id}/events/");
-        let request = || {
-            let request = self
-                .open(Method::GET, &path)
-                .header("accept", "text/event-stream");
-            if seen.last_id.is_empty() {
-                request
-            } else {
-                request.header("last-event-id", &seen.last_id)
-            }
-        };
+        let request = || self.ask_for_events(id, &seen.last_id);
         let answer = match self.once(request()).await {
             Err(ClientError::Unauthorised { .. }) => {
                 self.renew().await?;

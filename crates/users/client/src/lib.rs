@@ -20,6 +20,7 @@
 pub mod client;
 pub mod error;
 mod event_source;
+pub mod facilitator_url;
 pub mod files;
 pub mod follow_job;
 mod login;
@@ -27,6 +28,7 @@ mod printed_output;
 
 pub use client::{Client, Credential};
 pub use error::ClientError;
+pub use facilitator_url::FacilitatorUrl;
 pub use files::{Sent, TransferProgress};
 pub use follow_job::News;
 pub use reqwest::Client as HttpClient;

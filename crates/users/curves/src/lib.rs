@@ -4,8 +4,9 @@
 
 use std::fmt::Write as _;
 
-use muster_protocol::job::ProgramReport;
-use muster_protocol::rest::{MetricPoint, MetricSeries};
+use muster_protocol::Timestamp;
+use muster_protocol::job::{MetricValue, NonFiniteValue, ProgramReport};
+use muster_protocol::rest::MetricSeries;
 
 const WIDTH: f64 = 720.0;
 /// The height of one curve with its title and its axis.
@@ -27,7 +28,9 @@ pub enum CurveAxis {
 impl CurveAxis {
     /// The axis of a series: steps if the program counted them at every point, else the time.
     fn of(series: &MetricSeries) -> Self {
-        match series.points.iter().all(|point| point.step.is_some()) {
+        let mut steps = series.points.iter().map(|point| point.step);
+        let mut others = series.non_finite.iter().map(|point| point.step);
+        match steps.all(|step| step.is_some()) && others.all(|step| step.is_some()) {
             true => Self::Steps,
             false => Self::Seconds,
         }
@@ -42,16 +45,36 @@ impl CurveAxis {
     }
 
     /// The points of a series along this axis.
-    #[expect(clippy::cast_precision_loss, reason = "steps and microseconds on a picture")]
     fn coordinates(self, series: &MetricSeries) -> Vec<(f64, f64)> {
-        let begun = series.points.first().map(|point| point.at);
-        let across = |point: &MetricPoint| match self {
-            Self::Steps => point.step.unwrap_or_default() as f64,
-            Self::Seconds => begun.map_or(0.0, |begun| point.at.since(begun).as_secs_f64()),
-        };
+        let begun = first_time(series);
         let points = series.points.iter();
-        points.map(|point| (across(point), point.value.get())).collect()
+        let point = points.map(|point| (self.place(begun, point.at, point.step), point.value.get()));
+        point.collect()
     }
+
+    /// The places of the values that are no finite numbers along this axis.
+    fn gaps(self, series: &MetricSeries) -> Vec<f64> {
+        let begun = first_time(series);
+        let points = series.non_finite.iter();
+        points
+            .map(|point| self.place(begun, point.at, point.step))
+            .collect()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "steps and microseconds on a picture")]
+    fn place(self, begun: Option<Timestamp>, at: Timestamp, step: Option<u64>) -> f64 {
+        match self {
+            Self::Steps => step.unwrap_or_default() as f64,
+            Self::Seconds => begun.map_or(0.0, |begun| at.since(begun).as_secs_f64()),
+        }
+    }
+}
+
+/// The time of the oldest value of a series.
+fn first_time(series: &MetricSeries) -> Option<Timestamp> {
+    let finite = series.points.first().map(|point| point.at);
+    let other = series.non_finite.first().map(|point| point.at);
+    finite.into_iter().chain(other).min()
 }
 
 /// The smallest and the largest of some numbers; a range of one where there is a single number, or none.
@@ -76,24 +99,41 @@ pub struct Curve {
     /// The smallest and the largest value.
     pub values: (f64, f64),
     points: Vec<(f64, f64)>,
+    gaps: Vec<f64>,
 }
 
 impl Curve {
     /// The curve of a series.
     pub fn of(series: &MetricSeries) -> Self {
         let axis = CurveAxis::of(series);
-        let points = axis.coordinates(series);
+        let (points, gaps) = (axis.coordinates(series), axis.gaps(series));
         Self {
             axis,
-            across: range(points.iter().map(|(x, _)| *x)),
+            across: range(points.iter().map(|(x, _)| *x).chain(gaps.iter().copied())),
             values: range(points.iter().map(|(_, y)| *y)),
             points,
+            gaps,
         }
     }
 
     /// The points along the axis and by value.
     pub fn points(&self) -> &[(f64, f64)] {
         &self.points
+    }
+
+    /// The places along the axis of the values that are no finite numbers.
+    pub fn gaps(&self) -> &[f64] {
+        &self.gaps
+    }
+
+    /// The data of an SVG `path` with a mark at the floor of such a frame for each value that is no finite number.
+    pub fn gap_marks(&self, corner: (f64, f64), size: (f64, f64)) -> String {
+        let floor = corner.1 + size.1;
+        let marks = self.gaps.iter().map(|at| {
+            let x = corner.0 + part(*at, self.across) * size.0;
+            format!("M{x:.1},{floor:.1}v-6")
+        });
+        marks.collect()
     }
 
     /// The points of an SVG `polyline` in a frame whose upper left corner lies at `corner`, `size` wide and high.
@@ -118,10 +158,6 @@ pub struct ChartRanges {
 impl ChartRanges {
     /// The points of an SVG `polyline` in a frame whose upper left corner lies at `corner`, `size` wide and high.
     pub fn polyline(&self, points: &[(f64, f64)], corner: (f64, f64), size: (f64, f64)) -> String {
-        let part = |value: f64, (low, high): (f64, f64)| {
-            // Halves, because the distance of two finite numbers may be infinite.
-            (value / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0)
-        };
         let points = points.iter().map(|(at, value)| {
             let x = corner.0 + part(*at, self.across) * size.0;
             let y = corner.1 + (1.0 - part(*value, self.values)) * size.1;
@@ -129,6 +165,12 @@ impl ChartRanges {
         });
         points.collect::<Vec<_>>().join(" ")
     }
+}
+
+/// The place of a value between two others, 0 at the low one and 1 at the high one.
+fn part(value: f64, (low, high): (f64, f64)) -> f64 {
+    // Halves, because the distance of two finite numbers may be infinite.
+    (value / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0)
 }
 
 /// The curves of some metrics as an SVG picture, one below the other. `title` is any text.
@@ -165,9 +207,10 @@ fn draw_row(svg: &mut String, series: &MetricSeries, top: f64) {
          <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n\
          <text x=\"{LEFT}\" y=\"{:.1}\">{} {}</text>\n\
          <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n\
-         <polyline points=\"{}\" fill=\"none\" stroke=\"#1b6ca8\" stroke-width=\"1.5\"/>",
+         <polyline points=\"{}\" fill=\"none\" stroke=\"#1b6ca8\" stroke-width=\"1.5\"/>\n\
+         <path d=\"{}\" stroke=\"#b3261e\" stroke-width=\"1.5\"/>",
         top + 24.0,
-        escape(series.name.as_str()),
+        escape(&describe_title(series)),
         WIDTH - RIGHT,
         LEFT - 6.0,
         ceiling + 10.0,
@@ -182,7 +225,28 @@ fn draw_row(svg: &mut String, series: &MetricSeries, top: f64) {
         floor + 16.0,
         number(last),
         points,
+        curve.gap_marks((LEFT, top + TOP), (width, height)),
     );
+}
+
+/// The name of a series, and how many of its values are no finite numbers: `loss (NaN now; 3 of 10 not finite)`.
+pub fn describe_title(series: &MetricSeries) -> String {
+    let others = series.non_finite.len();
+    let all = series.points.len().saturating_add(others);
+    match series.newest() {
+        _ if others == 0 => series.name.to_string(),
+        Some(newest) => format!(
+            "{} ({} now; {others} of {all} not finite)",
+            series.name,
+            value(newest)
+        ),
+        None => series.name.to_string(),
+    }
+}
+
+/// A metric's value as people read it.
+pub fn value(value: Result<MetricValue, NonFiniteValue>) -> String {
+    value.map_or_else(|other| other.to_string(), |finite| number(finite.get()))
 }
 
 /// A number with four significant digits, as people read it.
@@ -218,6 +282,8 @@ pub fn describe_report(report: &ProgramReport) -> String {
         .map(|permille| format!("{}.{} %", permille / 10, permille % 10));
     let metrics = report.metrics.iter();
     let metrics = metrics.map(|(name, value)| Some(describe_metric(name.as_str(), value.get())));
+    let others = report.non_finite.iter();
+    let others = others.map(|(name, value)| Some(format!("{name} {value}")));
     let left = report.eta_s.map(|seconds| format!("{} left", duration(seconds)));
     [
         counted("epoch", report.epoch, report.epochs),
@@ -226,6 +292,7 @@ pub fn describe_report(report: &ProgramReport) -> String {
     ]
     .into_iter()
     .chain(metrics)
+    .chain(others)
     .chain([left])
     .flatten()
     .collect::<Vec<_>>()
@@ -265,7 +332,7 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::Timestamp;
+    use muster_protocol::rest::{MetricPoint, NonFinitePoint};
 
     use super::*;
 
@@ -278,7 +345,38 @@ mod tests {
         MetricSeries {
             name: "loss".parse().unwrap(),
             points: points.iter().map(point).collect(),
+            non_finite: Vec::new(),
         }
+    }
+
+    #[test]
+    fn values_that_are_not_finite_are_marked_at_their_places_and_named() {
+        let mut diverged = series(&[(0, Some(0), 4.0), (1, Some(1), 2.0)]);
+        let gap = |at: i64, value: NonFiniteValue| NonFinitePoint {
+            at: Timestamp::from_secs(at),
+            step: u64::try_from(at).ok(),
+            value,
+        };
+        diverged.non_finite = vec![gap(2, NonFiniteValue::Infinity), gap(4, NonFiniteValue::NaN)];
+        let curve = Curve::of(&diverged);
+        assert_eq!((curve.across, curve.values), ((0.0, 4.0), (2.0, 4.0)));
+        assert_eq!(curve.gaps(), [2.0, 4.0]);
+        let svg = draw_svg("", std::slice::from_ref(&diverged));
+        for part in [
+            "loss (NaN now; 2 of 4 not finite)",
+            "d=\"M390.0,208.0v-6M700.0,208.0v-6\"",
+        ] {
+            assert!(svg.contains(part), "{part}: {svg}");
+        }
+        diverged.points.clear();
+        let svg = draw_svg("", std::slice::from_ref(&diverged));
+        assert!(svg.contains("2 of 2 not finite"), "{svg}");
+        let report = ProgramReport {
+            epoch: Some(2),
+            non_finite: [("loss".parse().unwrap(), NonFiniteValue::NaN)].into(),
+            ..ProgramReport::default()
+        };
+        assert_eq!(describe_report(&report), "epoch 2, loss NaN");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::retention::sweep_at;
 use super::*;
+use muster_protocol::job::NonFiniteValue;
 use muster_protocol::wire::muster::LiveQueuePlace;
 
 #[tokio::test]
@@ -168,6 +169,34 @@ async fn metrics_are_series_within_a_bound_and_stay_as_long_as_their_job() {
         let point = &series.points[0];
         assert_eq!((point.step, point.value.get(), point.at), (Some(2), 2.5, at(2)));
 
+        let diverged = ProgramReport {
+            step: Some(3),
+            non_finite: [("loss".parse().unwrap(), NonFiniteValue::NegativeInfinity)].into(),
+            ..ProgramReport::default()
+        };
+        let sent = LiveMessage::Metrics(Box::new(LiveMetrics {
+            uuid: job.uuid,
+            at: at(1),
+            report: diverged.clone(),
+        }));
+        store
+            .store_live(&[(validator, sent)], &bounds, at(3))
+            .await
+            .unwrap();
+        assert_eq!(
+            store.program_report(job.uuid).await.unwrap().unwrap().report,
+            diverged
+        );
+        let [series] = &store.metric_series(job.uuid).await.unwrap()[..] else {
+            panic!("one series, whatever its values")
+        };
+        assert_eq!(series.points.len(), 1, "{}", test.engine);
+        let [gap] = &series.non_finite[..] else {
+            panic!("one gap")
+        };
+        assert_eq!((gap.step, gap.value), (Some(3), NonFiniteValue::NegativeInfinity));
+        assert_eq!(series.newest(), Some(Err(NonFiniteValue::NegativeInfinity)));
+
         // A name of its own in each report makes no more series than a report may hold.
         for number in 0..80_u32 {
             let name = format!("m{number}");
@@ -188,7 +217,7 @@ async fn metrics_are_series_within_a_bound_and_stay_as_long_as_their_job() {
         }
         let all = store.metric_series(job.uuid).await.unwrap();
         let loss = all.iter().find(|series| series.name.as_str() == "loss").unwrap();
-        assert_eq!(loss.points.len(), 1_002, "every second one of 2,001, and one");
+        assert_eq!(loss.points.len(), 1_003, "every second one of 2,001, and two");
         assert_eq!(loss.points.last().unwrap().step, Some(2_000));
         assert!(loss.points.is_sorted_by_key(|point| point.at));
 

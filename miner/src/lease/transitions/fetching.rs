@@ -39,8 +39,8 @@ impl Lease {
         };
         let allowed = Duration::from_secs(limit.min(up.image_s)).min(self.patience.image);
         self.seated_by = now.plus(allowed);
-        let until = self.seated_by.plus(self.patience.margin);
-        self.enter(LeaseState::Fetching(FetchStage::Waiting), until);
+        // Only the miner knows that no slot became free, so its clock comes before the validator's.
+        self.enter(LeaseState::Fetching(FetchStage::Waiting), self.seated_by);
         let told = ExecutorUp {
             job_uuid: self.attempt(),
             registry: self.registry.clone(),
@@ -53,7 +53,8 @@ impl Lease {
         if self.state != LeaseState::Fetching(FetchStage::Waiting) {
             return Err(self.out_of_order("a slot for a fetch"));
         }
-        self.state = LeaseState::Fetching(FetchStage::Granted);
+        let until = self.seated_by.plus(self.patience.margin);
+        self.enter(LeaseState::Fetching(FetchStage::Granted), until);
         Ok(vec![self.fetch_order()])
     }
 

@@ -198,6 +198,40 @@ fn an_image_that_came_while_no_executor_was_free_is_named_so_before_the_validato
 }
 
 #[test]
+fn a_lease_that_gets_no_slot_ends_by_that_name_before_the_validators_clock_runs_out() {
+    let mut book = open();
+    apply(&mut book, [joined(1)]);
+    // An account has one slot at a time.
+    assert_eq!(
+        granted(&apply(&mut book, fetching(1, "alice", "slow"))),
+        [attempt(1)]
+    );
+    assert_eq!(granted(&apply(&mut book, fetching(2, "alice", "slow"))), []);
+    let limit = start().plus(Duration::from_secs(500));
+    let before = book.apply(Event::Tick, Timestamp::from_micros(limit.micros() - 1));
+    assert_eq!(heard(&before, 1).count(), 0);
+    let effects = book.apply(Event::Tick, limit);
+    let failures = heard(&effects, 1).filter_map(|message| {
+        let MinerToValidator::V0HordeFailedRequest(failed) = message else {
+            return None;
+        };
+        Some((
+            failed.job_uuid,
+            failed.context.as_ref().unwrap()["image_fetch"].clone(),
+        ))
+    });
+    assert_eq!(failures.collect::<Vec<_>>(), [(attempt(2), "no_slot".into())]);
+    // The lease that has a slot goes on until the validator's clock has run out, too.
+    let later = limit.plus(rules().patience.margin);
+    let effects = book.apply(Event::Tick, later);
+    let Some(MinerToValidator::V0HordeFailedRequest(failed)) = heard(&effects, 1).last() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(failed.job_uuid, attempt(1));
+    assert_eq!(failed.context.as_ref().unwrap()["image_fetch"], "timed_out");
+}
+
+#[test]
 fn a_validator_without_the_feature_is_told_nothing_and_keeps_its_executor() {
     let mut book = open();
     let effects = apply(

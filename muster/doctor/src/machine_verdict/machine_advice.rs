@@ -26,6 +26,7 @@ pub fn judge(facts: &MachineFacts, purpose: Purpose) -> Vec<Verdict> {
         disk(&facts.disk, purpose),
         clock(&facts.clock),
     ];
+    verdicts.extend(image_store(&facts.engine, purpose));
     verdicts.extend(disk_bound(&facts.disk));
     verdicts.extend(file_owners(&facts.disk));
     verdicts.extend(facts.ports.iter().map(|port| self::port(port, purpose)));
@@ -56,6 +57,24 @@ fn engine(engine: &EngineFacts, purpose: Purpose) -> Verdict {
         Severity::Note,
         "no Docker engine answers; this purpose needs none",
     )
+}
+
+/// Whether the engine finds images by their ids; `None` where no jobs run.
+fn image_store(engine: &EngineFacts, purpose: Purpose) -> Option<Verdict> {
+    const CHECK: &str = "image store";
+    Some(match engine.by_manifest.filter(|_| purpose.runs_jobs())? {
+        false => Verdict::fine(CHECK, "the engine finds images by their ids"),
+        true => Verdict::new(
+            CHECK,
+            Severity::Failure,
+            "the engine keeps images in containerd's store, which finds none by its id: jobs that name an image by id, \
+             images from archives, and ids in images.local fail here",
+        )
+        .coded(ErrorCode::EngineImageStore)
+        .advising(
+            "set \"features\": {\"containerd-snapshotter\": false} in /etc/docker/daemon.json, and start the engine again",
+        ),
+    })
 }
 
 fn disk(disk: &DiskFacts, purpose: Purpose) -> Verdict {
@@ -335,6 +354,7 @@ mod tests {
         MachineFacts {
             engine: EngineFacts {
                 version: Some("27.0".to_owned()),
+                by_manifest: Some(false),
                 error: None,
             },
             disk: DiskFacts {
@@ -413,8 +433,8 @@ mod tests {
     fn an_engine_is_needed_where_jobs_run() {
         let mut facts = well();
         facts.engine = EngineFacts {
-            version: None,
             error: Some("no socket".to_owned()),
+            ..EngineFacts::default()
         };
         for (purpose, expected) in [
             (Purpose::Up, Severity::Failure),
@@ -427,6 +447,22 @@ mod tests {
         let verdicts = judge(&facts, Purpose::Up);
         assert_eq!(verdicts[0].code, Some("E0001"));
         assert!(verdicts[0].says.contains("no socket"));
+    }
+
+    #[test]
+    fn a_store_that_finds_no_image_by_its_id_is_told_where_jobs_run() {
+        let mut facts = well();
+        assert_eq!(state_of(&facts, Purpose::Miner, "image store"), Severity::Fine);
+        facts.engine.by_manifest = Some(true);
+        for purpose in [Purpose::Up, Purpose::Miner] {
+            assert_eq!(state_of(&facts, purpose, "image store"), Severity::Failure);
+        }
+        let is_told = |verdict: &Verdict| verdict.check == "image store";
+        assert!(!judge(&facts, Purpose::User).iter().any(is_told));
+        let verdicts = judge(&facts, Purpose::Miner);
+        let told = verdicts.iter().find(|verdict| is_told(verdict)).unwrap();
+        assert_eq!(told.code, Some("E0048"));
+        assert!(told.advice.contains("containerd-snapshotter"));
     }
 
     #[test]

@@ -70,6 +70,9 @@ pub struct PoolFacts {
 pub struct EngineFacts {
     /// The engine's version; absent if none answers.
     pub version: Option<String>,
+    /// Whether its store knows images by their manifests alone; absent if it was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_manifest: Option<bool>,
     /// The reason why none answers.
     pub error: Option<String>,
 }

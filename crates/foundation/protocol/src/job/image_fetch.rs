@@ -24,6 +24,8 @@ crate::macros::open_enum!(
         Unreachable = "unreachable",
         /// The image came, and no executor of the miner became free within the time limit of the image.
         NoExecutor = "no_executor",
+        /// The miner had no slot for the fetch within the time limit of the image: other fetches held them.
+        NoSlot = "no_slot",
         /// The image came to none of two miners of different owners. Only the validator finds that, about a job.
         CameToNobody = "came_to_nobody",
     }
@@ -37,16 +39,20 @@ impl ImageFetchFailure {
             Self::NoSuchImage | Self::NoRight | Self::TooLarge | Self::WrongPlatform | Self::CameToNobody => {
                 Fault::User
             }
-            Self::Stalled | Self::TimedOut | Self::Unreachable | Self::NoExecutor | Self::Unknown => {
-                Fault::Nobody
-            }
+            Self::Stalled
+            | Self::TimedOut
+            | Self::Unreachable
+            | Self::NoExecutor
+            | Self::NoSlot
+            | Self::Unknown => Fault::Nobody,
         }
     }
 
-    /// Whether the image came all the same, so that neither its registry nor the line to it is slow.
-    pub fn image_came(self) -> bool {
+    /// Whether the failure shows nothing about the image: it came all the same, or nobody asked for it. Neither its
+    /// registry nor the line to it is slow by such a failure.
+    pub fn is_about_the_miner(self) -> bool {
         match self {
-            Self::NoExecutor => true,
+            Self::NoExecutor | Self::NoSlot => true,
             Self::NoSuchImage
             | Self::NoRight
             | Self::TooLarge

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::features::{Feature, FeatureSet};
 use crate::macros::serde_as_text;
 
 /// The most metrics that one report holds.
@@ -41,6 +42,19 @@ pub struct MetricValue(f64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a metric's value is a finite number")]
 pub struct MetricValueError;
+
+/// A value that a program reported for a metric and that is no finite number, as Python's `json` writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum NonFiniteValue {
+    /// Not a number.
+    NaN,
+    /// More than the largest number.
+    Infinity,
+    /// Less than the smallest number.
+    #[serde(rename = "-Infinity")]
+    NegativeInfinity,
+}
 
 /// A rule by which a metric is found in the lines of a program's standard output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,11 +93,51 @@ pub struct ProgramReport {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, f64>))]
     pub metrics: BTreeMap<MetricName, MetricValue>,
+    /// The metrics whose newest value is no finite number. They are not among `metrics`, with which they are at most
+    /// [`MAX_METRICS`]. Only peers with the feature `non-finite-metrics` get them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, NonFiniteValue>))]
+    pub non_finite: BTreeMap<MetricName, NonFiniteValue>,
     /// Seconds since the program started.
     pub elapsed_s: u64,
     /// Seconds until the program is likely to end: its own word, or an estimate from its pace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<u64>,
+}
+
+// === impl ProgramReport ===
+
+impl ProgramReport {
+    /// Whether a peer with these features knows every part of the report.
+    pub fn fits(&self, features: FeatureSet) -> bool {
+        self.non_finite.is_empty() || features.has(Feature::NonFiniteMetrics)
+    }
+
+    /// Leaves out what a peer with these features does not know.
+    pub fn fit_to(&mut self, features: FeatureSet) {
+        if !self.fits(features) {
+            self.non_finite.clear();
+        }
+    }
+}
+
+// === impl NonFiniteValue ===
+
+impl NonFiniteValue {
+    /// The text of the value: `NaN`, `Infinity` or `-Infinity`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NaN => "NaN",
+            Self::Infinity => "Infinity",
+            Self::NegativeInfinity => "-Infinity",
+        }
+    }
+}
+
+impl fmt::Display for NonFiniteValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 // === impl MetricName ===
@@ -121,6 +175,22 @@ serde_as_text!(MetricName);
 // === impl MetricValue ===
 
 impl MetricValue {
+    /// The value of a number.
+    ///
+    /// # Errors
+    /// The kind of a number that is not finite.
+    pub const fn classify(number: f64) -> Result<Self, NonFiniteValue> {
+        if number.is_finite() {
+            Ok(Self(number))
+        } else if number.is_nan() {
+            Err(NonFiniteValue::NaN)
+        } else if number.is_sign_positive() {
+            Err(NonFiniteValue::Infinity)
+        } else {
+            Err(NonFiniteValue::NegativeInfinity)
+        }
+    }
+
     /// The number, which is finite.
     pub const fn get(self) -> f64 {
         self.0
@@ -131,10 +201,7 @@ impl TryFrom<f64> for MetricValue {
     type Error = MetricValueError;
 
     fn try_from(number: f64) -> Result<Self, MetricValueError> {
-        match number.is_finite() {
-            true => Ok(Self(number)),
-            false => Err(MetricValueError),
-        }
+        Self::classify(number).map_err(|_| MetricValueError)
     }
 }
 
@@ -199,6 +266,42 @@ mod tests {
         ] {
             assert!(serde_json::from_str::<ProgramReport>(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn values_that_are_not_finite_go_only_to_peers_that_know_them() {
+        let mut report = ProgramReport {
+            metrics: [("acc".parse().unwrap(), MetricValue::try_from(0.25).unwrap())].into(),
+            non_finite: [
+                ("loss".parse().unwrap(), NonFiniteValue::NaN),
+                ("norm".parse().unwrap(), NonFiniteValue::NegativeInfinity),
+                ("perplexity".parse().unwrap(), NonFiniteValue::Infinity),
+            ]
+            .into(),
+            elapsed_s: 30,
+            ..ProgramReport::default()
+        };
+        let text = concat!(
+            r#"{"metrics":{"acc":0.25},"#,
+            r#""non_finite":{"loss":"NaN","norm":"-Infinity","perplexity":"Infinity"},"elapsed_s":30}"#
+        );
+        assert_eq!(serde_json::to_string(&report).unwrap(), text);
+        assert_eq!(serde_json::from_str::<ProgramReport>(text).unwrap(), report);
+        for value in report.non_finite.values() {
+            assert_eq!(serde_json::to_string(value).unwrap(), format!("\"{value}\""));
+            let number: f64 = value.as_str().parse().unwrap();
+            assert_eq!(MetricValue::classify(number), Err(*value));
+        }
+        let before: FeatureSet = [Feature::Metrics].into_iter().collect();
+        let whole = report.clone();
+        report.fit_to(FeatureSet::ours());
+        assert_eq!(report, whole);
+        assert!(!report.fits(before));
+        report.fit_to(before);
+        assert_eq!(
+            serde_json::to_string(&report).unwrap(),
+            r#"{"metrics":{"acc":0.25},"elapsed_s":30}"#
+        );
     }
 
     #[test]

@@ -247,6 +247,7 @@ fn fetch_failure(details: &HordeFailureDetails) -> Option<ImageFetchFailure> {
         | ImageFetchFailure::Stalled
         | ImageFetchFailure::TimedOut
         | ImageFetchFailure::Unreachable
+        | ImageFetchFailure::NoSlot
         | ImageFetchFailure::NoExecutor => counts,
     };
     Some(failure).filter(|_| counted)

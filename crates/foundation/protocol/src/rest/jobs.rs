@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::webhooks::WebhookDelivery;
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
-use crate::job::{CompletionReport, KeptCheckpoint, MetricName, MetricValue, ProgramReport};
+use crate::job::{CompletionReport, KeptCheckpoint, MetricName, MetricValue, NonFiniteValue, ProgramReport};
 use crate::keys::ValidatorKey;
 use crate::status::JobStatus;
 use crate::time::Timestamp;
@@ -362,6 +362,33 @@ pub struct MetricSeries {
     pub name: MetricName,
     /// The values, the oldest first.
     pub points: Vec<MetricPoint>,
+    /// The values that are no finite numbers, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub non_finite: Vec<NonFinitePoint>,
+}
+
+/// One value of a metric that is no finite number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NonFinitePoint {
+    /// The time at which the facilitator received it.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub at: Timestamp,
+    /// The program's step at that time; null if the program counts none.
+    pub step: Option<u64>,
+    /// The value that the program reported.
+    pub value: NonFiniteValue,
+}
+
+impl MetricSeries {
+    /// The newest value of the series.
+    pub fn newest(&self) -> Option<Result<MetricValue, NonFiniteValue>> {
+        let (finite, other) = (self.points.last(), self.non_finite.last());
+        match other.filter(|other| finite.is_none_or(|finite| finite.at < other.at)) {
+            Some(other) => Some(Err(other.value)),
+            None => finite.map(|finite| Ok(finite.value)),
+        }
+    }
 }
 
 /// One value of a metric.

@@ -1,0 +1,70 @@
+//! The commands of the corpus, and the table of differences from plain docker.
+
+use serde::Deserialize;
+
+/// One command that docker and an executor run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Command {
+    pub(super) name: String,
+    /// One of [`super::images::TestImages::NAMES`].
+    pub(super) image: String,
+    pub(super) run: Vec<String>,
+    /// The key of the difference for which plain docker does something else.
+    #[serde(default)]
+    pub(super) differs: Option<String>,
+    #[serde(default)]
+    pub(super) through: Through,
+}
+
+/// The part of Muster that runs a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Through {
+    /// An executor, whose miner is the test. Its text fields hold a million characters of text.
+    #[default]
+    Executor,
+    /// The whole subnet, by the command of users: output that is longer, or no text.
+    Cli,
+}
+
+/// A difference between plain docker and a job.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Difference {
+    pub(super) key: String,
+}
+
+#[derive(Deserialize)]
+struct CommandFile {
+    command: Vec<Command>,
+}
+
+#[derive(Deserialize)]
+struct DifferenceFile {
+    difference: Vec<Difference>,
+}
+
+pub(super) fn commands() -> Vec<Command> {
+    let file: CommandFile = toml::from_str(include_str!("../../differential/commands.toml")).unwrap();
+    file.command
+}
+
+pub(super) fn differences() -> Vec<Difference> {
+    let file: DifferenceFile = toml::from_str(include_str!("../../differential/differences.toml")).unwrap();
+    file.difference
+}
+
+impl Command {
+    /// A script for `bash`, which an image's entry point starts where it has one.
+    pub(super) fn shell(script: &str, has_entrypoint: bool) -> Self {
+        let shell: &[&str] = if has_entrypoint { &[] } else { &["bash"] };
+        let run = shell.iter().copied().chain(["-c", script]);
+        Self {
+            name: "a variant".to_owned(),
+            image: String::new(),
+            run: run.map(str::to_owned).collect(),
+            differs: None,
+            through: Through::Executor,
+        }
+    }
+}
