@@ -1,27 +1,40 @@
 //! A user's inputs: read from the command line, packed into the request or put into the file store.
 
+mod folder_walk;
+
 use std::io::{Cursor, Seek, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
+use muster_protocol::relative_path::check_relative_path;
 use muster_protocol::volume::{InlineVolume, SingleFileVolume, VolumePart, ZipUrlVolume};
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
+
+use self::folder_walk::{FolderWalk, list_folder};
 
 /// The most that travels inline; the request as a whole is bounded by the facilitator.
 pub(crate) const MAX_INLINE_BYTES: u64 = 8 * 1024 * 1024;
 /// More goes through the file store, where no option states otherwise.
 pub(crate) const USUAL_INLINE_BYTES: u64 = 1024 * 1024;
-/// A folder with more in it is packed better by hand.
-const MAX_ENTRIES: usize = 100_000;
-const MAX_DEPTH: usize = 64;
 
-/// One file: its path under `/volume`, and where it is here.
+/// One entry of the job's inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Input {
+    /// The path under `/volume`.
     pub(crate) path: String,
-    pub(crate) file: PathBuf,
+    pub(crate) source: InputSource,
+}
+
+/// What lies at an input's path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum InputSource {
+    /// The contents of a file of this machine; it is executable there if it is so here.
+    File(PathBuf),
+    /// An empty folder.
+    EmptyFolder,
 }
 
 /// The source that `--input` names.
@@ -29,10 +42,43 @@ pub(crate) struct Input {
 pub(crate) enum Named {
     /// A file of this machine.
     File(Input),
-    /// A folder of this machine: its path under `/volume`, and the files in it with theirs.
-    Folder(String, Vec<Input>),
+    /// A folder of this machine.
+    Folder {
+        /// The path under `/volume`.
+        path: String,
+        inputs: Vec<Input>,
+        /// Lines for the user about entries that are left out or sent as something else.
+        notices: Vec<String>,
+    },
     /// Something that the executor fetches.
     Url { path: String, url: String },
+}
+
+impl Input {
+    fn file(path: String, file: PathBuf) -> Self {
+        let source = InputSource::File(file);
+        Self { path, source }
+    }
+
+    /// Its length in bytes.
+    fn size(&self) -> anyhow::Result<u64> {
+        match &self.source {
+            InputSource::File(file) => std::fs::metadata(file)
+                .map(|found| found.len())
+                .with_context(|| format!("cannot read the input {}", file.display())),
+            InputSource::EmptyFolder => Ok(0),
+        }
+    }
+
+    /// Whether it is a file that its owner, its group or others may run.
+    pub(crate) fn is_executable(&self) -> anyhow::Result<bool> {
+        match &self.source {
+            InputSource::File(file) => std::fs::metadata(file)
+                .map(|found| found.permissions().mode() & 0o111 != 0)
+                .with_context(|| format!("cannot read the input {}", file.display())),
+            InputSource::EmptyFolder => Ok(false),
+        }
+    }
 }
 
 impl Named {
@@ -43,8 +89,8 @@ impl Named {
                 "an input is PATH=FILE, PATH=FOLDER or PATH=URL, for example data/a.txt=./a.txt, got {text:?}"
             );
         };
-        if !is_plain(path) {
-            bail!("the path of an input is relative to /volume and has no `.` or `..`, got {path:?}");
+        if let Err(reason) = check_relative_path(path) {
+            bail!("the path of an input is relative to /volume, and {path:?} {reason}");
         }
         let path = path.to_owned();
         if is_url(what) {
@@ -54,33 +100,35 @@ impl Named {
         let file = PathBuf::from(what);
         let found = std::fs::metadata(&file).with_context(|| format!("cannot read the input {what}"))?;
         if found.is_dir() {
-            let mut files = Vec::new();
-            tree(&file, &path, MAX_DEPTH, &mut files)?;
-            return Ok(Self::Folder(path, files));
+            let walked = FolderWalk::read(&file, &path)?;
+            return Ok(Self::Folder {
+                path,
+                inputs: walked.inputs,
+                notices: walked.notices,
+            });
         }
-        Ok(Self::File(Input { path, file }))
+        if !found.is_file() {
+            bail!("the input {what} is a pipe, a socket or a device: write its contents into a file first");
+        }
+        Ok(Self::File(Input::file(path, file)))
     }
 
     /// Bytes of this machine that it consists of.
     pub(crate) fn size(&self) -> anyhow::Result<u64> {
-        let size = |input: &Input| {
-            let found = std::fs::metadata(&input.file);
-            found
-                .map(|found| found.len())
-                .with_context(|| format!("cannot read the input {}", input.file.display()))
-        };
         match self {
-            Self::File(input) => size(input),
-            Self::Folder(_, inputs) => inputs.iter().map(size).sum(),
+            Self::File(input) => input.size(),
+            Self::Folder { inputs, .. } => inputs.iter().map(Input::size).sum(),
             Self::Url { .. } => Ok(0),
         }
     }
-}
 
-/// Whether a path stays where it is put.
-pub(crate) fn is_plain(path: &str) -> bool {
-    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
-    !path.is_empty() && path.split('/').all(plain) && !path.contains('\\')
+    /// Lines for the user about entries that are left out or sent as something else.
+    pub(crate) fn notices(&self) -> &[String] {
+        match self {
+            Self::Folder { notices, .. } => notices,
+            Self::File(_) | Self::Url { .. } => &[],
+        }
+    }
 }
 
 /// Whether a text is an address of the web.
@@ -96,11 +144,11 @@ pub(crate) fn fetched(path: String, url: String) -> VolumePart {
     })
 }
 
-/// An archive that the executor fetches and unpacks.
-pub(crate) fn unpacked(path: String, url: String) -> VolumePart {
+/// An archive that the executor fetches and unpacks into the folder `path`; into `/volume` itself without one.
+pub(crate) fn unpacked(path: Option<String>, url: String) -> VolumePart {
     VolumePart::ZipUrl(ZipUrlVolume {
         contents: url,
-        relative_path: Some(path),
+        relative_path: path,
     })
 }
 
@@ -120,22 +168,33 @@ pub(crate) fn pack(inputs: &[Input]) -> anyhow::Result<Option<VolumePart>> {
     })))
 }
 
-/// Packs a folder's files under their paths below `under`. The same files make the same archive.
+/// Packs inputs under their paths below `under`, with their executable bits. The same files make the same archive.
 pub(crate) fn zip(inputs: &[Input], under: &str, to: impl Write + Seek, limit: u64) -> anyhow::Result<()> {
     let mut total = 0;
     let mut writer = ZipWriter::new(to);
     for input in inputs {
-        let cannot = || format!("cannot read the input {}", input.file.display());
-        let mut file = std::fs::File::open(&input.file).with_context(cannot)?;
-        let len = file.metadata().with_context(cannot)?.len();
-        total += len;
-        if total > limit {
-            bail!("the inputs have more than {} MiB", limit >> 20);
-        }
         let name = input.path.strip_prefix(under).unwrap_or(&input.path);
-        let options = SimpleFileOptions::default().large_file(len >= u64::from(u32::MAX));
-        writer.start_file(name.trim_start_matches('/'), options)?;
-        std::io::copy(&mut file, &mut writer).with_context(cannot)?;
+        let name = name.trim_start_matches('/');
+        match &input.source {
+            // The folder that the archive is unpacked into is made anyway.
+            InputSource::EmptyFolder if name.is_empty() => {}
+            InputSource::EmptyFolder => writer.add_directory(name, SimpleFileOptions::default())?,
+            InputSource::File(path) => {
+                let cannot = || format!("cannot read the input {}", path.display());
+                let mut file = std::fs::File::open(path).with_context(cannot)?;
+                let found = file.metadata().with_context(cannot)?;
+                total += found.len();
+                if total > limit {
+                    bail!("the inputs have more than {} MiB", limit >> 20);
+                }
+                let runs = found.permissions().mode() & 0o111 != 0;
+                let options = SimpleFileOptions::default()
+                    .unix_permissions(if runs { 0o755 } else { 0o644 })
+                    .large_file(found.len() >= u64::from(u32::MAX));
+                writer.start_file(name, options)?;
+                std::io::copy(&mut file, &mut writer).with_context(cannot)?;
+            }
+        }
     }
     writer.finish()?;
     Ok(())
@@ -144,51 +203,14 @@ pub(crate) fn zip(inputs: &[Input], under: &str, to: impl Write + Seek, limit: u
 /// Every regular file of a folder (links are followed to files, folders are not entered), by name.
 pub(crate) fn folder(folder: &Path, under: &str) -> anyhow::Result<Vec<Input>> {
     let mut inputs = Vec::new();
-    for (name, path) in entries(folder)? {
-        if std::fs::metadata(&path).is_ok_and(|found| found.is_file()) {
-            inputs.push(Input {
-                path: format!("{under}/{name}"),
-                file: path,
-            });
+    for (name, path) in list_folder(folder)? {
+        if let Some(name) = name.to_str()
+            && std::fs::metadata(&path).is_ok_and(|found| found.is_file())
+        {
+            inputs.push(Input::file(format!("{under}/{name}"), path));
         }
     }
     Ok(inputs)
-}
-
-/// Every regular file below a folder, by name; links to folders are not entered, so that there is an end.
-fn tree(folder: &Path, under: &str, depth: usize, into: &mut Vec<Input>) -> anyhow::Result<()> {
-    if depth == 0 {
-        bail!("{} lies more than {MAX_DEPTH} folders deep", folder.display());
-    }
-    for (name, path) in entries(folder)? {
-        let under = format!("{under}/{name}");
-        let own =
-            std::fs::symlink_metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        if own.is_dir() {
-            tree(&path, &under, depth - 1, into)?;
-        } else if std::fs::metadata(&path).is_ok_and(|found| found.is_file()) {
-            into.push(Input {
-                path: under,
-                file: path,
-            });
-        }
-        if into.len() > MAX_ENTRIES {
-            bail!("a folder of more than {MAX_ENTRIES} files: pack it into an archive");
-        }
-    }
-    Ok(())
-}
-
-/// The entries of a folder, by name.
-fn entries(folder: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
-    let cannot = || format!("cannot list {}", folder.display());
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).with_context(cannot)? {
-        let entry = entry.with_context(cannot)?;
-        found.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
-    }
-    found.sort();
-    Ok(found)
 }
 
 #[cfg(test)]
@@ -201,9 +223,8 @@ mod tests {
         let file = dir.path().join("a=b.txt");
         std::fs::write(&file, "x").unwrap();
         let named = Named::read(&format!("data/a.txt={}", file.display())).unwrap();
-        let path = "data/a.txt".to_owned();
         assert_eq!(named.size().unwrap(), 1);
-        assert_eq!(named, Named::File(Input { path, file }));
+        assert_eq!(named, Named::File(Input::file("data/a.txt".to_owned(), file)));
         let url = Named::read("a.bin=https://host/a.bin?x=1").unwrap();
         assert_eq!(
             url,
@@ -222,6 +243,7 @@ mod tests {
             "a/./b=x",
             "a\\b=x",
             "a=/nonexistent/x",
+            "a=/dev/null",
         ] {
             assert!(Named::read(bad).is_err(), "{bad}");
         }
@@ -249,13 +271,14 @@ mod tests {
         assert_eq!(zip::ZipArchive::new(Cursor::new(archive)).unwrap().len(), 2);
         assert_eq!(pack(&[]).unwrap(), None);
 
-        let Named::Folder(under, inputs) = Named::read(&format!("t={}", dir.path().display())).unwrap()
+        let Named::Folder { path, inputs, .. } =
+            Named::read(&format!("t={}", dir.path().display())).unwrap()
         else {
             panic!("no folder")
         };
         let packed = || {
             let mut to = Cursor::new(Vec::new());
-            super::zip(&inputs, &under, &mut to, 100).unwrap();
+            super::zip(&inputs, &path, &mut to, 100).unwrap();
             to.into_inner()
         };
         let archive = zip::ZipArchive::new(Cursor::new(packed())).unwrap();
@@ -266,6 +289,27 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["a", "b", "sub/c"]);
         assert_eq!(packed(), packed());
-        assert!(super::zip(&inputs, &under, Cursor::new(Vec::new()), 2).is_err());
+        assert!(super::zip(&inputs, &path, Cursor::new(Vec::new()), 2).is_err());
+    }
+    #[test]
+    fn an_archive_has_executable_bits_and_empty_folders() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for (name, mode) in [("run.sh", 0o700), ("data", 0o664)] {
+            std::fs::write(at(name), name).unwrap();
+            std::fs::set_permissions(at(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        std::fs::create_dir(at("empty")).unwrap();
+        let named = Named::read(&format!("t={}", dir.path().display())).unwrap();
+        let Named::Folder { inputs, .. } = named else {
+            panic!("no folder")
+        };
+        let mut to = Cursor::new(Vec::new());
+        super::zip(&inputs, "", &mut to, 100).unwrap();
+        let mut archive = zip::ZipArchive::new(to).unwrap();
+        let mut mode = |name: &str| archive.by_name(name).unwrap().unix_mode().unwrap();
+        assert_eq!(mode("t/run.sh") & 0o7777, 0o755);
+        assert_eq!(mode("t/data") & 0o7777, 0o644);
+        assert_eq!(mode("t/empty/") & 0o170_000, 0o040_000);
     }
 }

@@ -33,5 +33,5 @@ pub use process::{Output, muster, run, run_with_input};
 pub use registry::{HeldRelay, PublishedImage, REGISTRY_PASSWORD, REGISTRY_USER, Registry, SlowRelay};
 pub use relay::{Relay, Weather};
 pub use section::section;
-pub use subnet::{RunningSubnet, program_from_env, python};
+pub use subnet::{RunningSubnet, program_from_env, python, sdk_interpreters};
 pub use user::{User, add_terms};

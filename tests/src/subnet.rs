@@ -297,6 +297,17 @@ pub fn program_from_env(variable: &str) -> Result<PathBuf> {
     program.with_context(|| format!("this test needs {variable}, which `cargo xtask test` sets"))
 }
 
+/// The Python interpreters with the versions of ComputeHorde's SDK that users have: 0.0.18 and 0.0.19.
+///
+/// # Errors
+/// See [`program_from_env`].
+pub fn sdk_interpreters() -> Result<[PathBuf; 2]> {
+    Ok([
+        program_from_env("MUSTER_TEST_SDK_PYTHON")?,
+        program_from_env("MUSTER_TEST_SDK19_PYTHON")?,
+    ])
+}
+
 /// Runs one of our Python scripts with somebody else's packages, in a home folder of its own. Its standard error is
 /// repeated as it comes.
 ///

@@ -60,9 +60,15 @@ async fn direct_job_on_its_loopback_port_serves_its_user_with_any_miner() {
 
 #[tokio::test]
 async fn computehordes_sdk_talks_to_a_direct_job_with_the_certificate_it_makes() {
+    for variable in ["MUSTER_TEST_SDK_PYTHON", "MUSTER_TEST_SDK19_PYTHON"] {
+        let python = std::env::var_os(variable)
+            .unwrap_or_else(|| panic!("this test needs {variable}, which `cargo xtask test` sets"));
+        talk_to_direct_job(&python).await;
+    }
+}
+
+async fn talk_to_direct_job(python: &std::ffi::OsStr) {
     let engine = engine().await;
-    let python = std::env::var_os("MUSTER_TEST_SDK_PYTHON")
-        .expect("this test needs MUSTER_TEST_SDK_PYTHON, which `cargo xtask test` sets");
     let image = image::load(&engine).await.id.to_string();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/python/sdk_talks_to_job.py");
     let mut user = tokio::process::Command::new(python)

@@ -5,6 +5,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use indexmap::IndexMap;
+use muster_protocol::relative_path::check_relative_path;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateFile, CreateJob, FilePage, FileView, JobView, SubnetCapacity};
 use muster_protocol::upload::{FilePut, FileUpload, PARTIAL_HEADER, PARTIAL_KEEP};
@@ -292,13 +293,9 @@ async fn output_of(api: &SessionApi, path: &str) -> Result<FileUpload, ApiFailur
 
 /// A path that stays inside its folder.
 fn plain_path(path: &str) -> Result<&str, ApiFailure> {
-    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
-    if path.split('/').all(plain) && !path.contains('\\') {
-        Ok(path)
-    } else {
-        Err(wrong(format!(
-            "A path is relative and has no `.` or `..`, got {path:?}"
-        )))
+    match check_relative_path(path) {
+        Ok(()) => Ok(path),
+        Err(reason) => Err(wrong(format!("The path {path:?} {reason}."))),
     }
 }
 

@@ -18,13 +18,16 @@ use tokio::process::Command;
 use crate::facilitator::{Facilitator, validator_key};
 use crate::validator::Validator;
 
-/// The Python interpreter that has compute-horde-sdk.
-const VARIABLE: &str = "MUSTER_TEST_SDK_PYTHON";
+/// The Python interpreter that has compute-horde-sdk 0.0.18, and the one that has 0.0.19.
+const VARIABLES: [&str; 2] = ["MUSTER_TEST_SDK_PYTHON", "MUSTER_TEST_SDK19_PYTHON"];
+
+fn python(variable: &str) -> String {
+    std::env::var(variable)
+        .unwrap_or_else(|_| panic!("this test needs {variable}, which `cargo xtask test` sets"))
+}
 
 #[tokio::test]
 async fn the_official_sdk_runs_a_job_until_it_is_complete() {
-    let python = std::env::var(VARIABLE)
-        .expect("this test needs MUSTER_TEST_SDK_PYTHON, which `cargo xtask test` sets");
     let facilitator = Facilitator::start().await;
     let mut validator = Validator::connect(&facilitator, "Validator").await;
     let folder = tempfile::tempdir().unwrap();
@@ -39,8 +42,9 @@ async fn the_official_sdk_runs_a_job_until_it_is_complete() {
     std::fs::write(input.join("a.txt"), "hello").unwrap();
 
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/python/sdk_run_job.py");
-    for unset in [false, true] {
-        let mut command = Command::new(&python);
+    // Each version in one of the two forms.
+    for (variable, unset) in VARIABLES.into_iter().zip([false, true]) {
+        let mut command = Command::new(python(variable));
         command
             .arg(&script)
             .arg(facilitator.url("/"))
@@ -113,8 +117,12 @@ struct Seen {
 
 #[tokio::test]
 async fn every_public_method_of_the_official_sdk() {
-    let python = std::env::var(VARIABLE)
-        .expect("this test needs MUSTER_TEST_SDK_PYTHON, which `cargo xtask test` sets");
+    for variable in VARIABLES {
+        call_every_method(&python(variable)).await;
+    }
+}
+
+async fn call_every_method(python: &str) {
     let facilitator = Facilitator::start_with(
         std::sync::Arc::new(muster_process::SystemClock::new()),
         |config| {
@@ -124,7 +132,7 @@ async fn every_public_method_of_the_official_sdk() {
     .await;
     let mut validator = Validator::connect(&facilitator, "Validator").await;
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/python/sdk_every_method.py");
-    let mut command = Command::new(&python);
+    let mut command = Command::new(python);
     command
         .arg(&script)
         .arg(facilitator.url("/"))

@@ -15,6 +15,7 @@ use muster_process::{SharedClock, shutdown};
 use muster_protocol::job::{
     ArchiveSource, MAX_REGISTRY_PASSWORD_BYTES, RegistryCredentials, SealedCredentials,
 };
+use muster_protocol::relative_path::check_relative_path;
 use muster_protocol::rest::{CreateFile, CreateJob, JobView};
 use muster_protocol::upload::{FilePut, FileUpload, PARTIAL_HEADER, PARTIAL_KEEP};
 use muster_protocol::volume::VolumePart;
@@ -30,7 +31,7 @@ use super::saved_outputs::{print_saved, save_artifacts, save_outputs};
 use crate::cli::user::{JobRun, Via};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::job_inputs::{self, Named};
+use crate::job_inputs::{self, Input, InputSource, Named};
 use crate::webhook;
 
 /// The time limit of inputs and outputs where there are none.
@@ -197,31 +198,56 @@ async fn deliver(client: &Client, live: &LiveDisplay, inputs: &[Named], via: Via
         Via::Inline => true,
         Via::Store => false,
     };
+    for notice in inputs.iter().flat_map(Named::notices) {
+        print::problem(format_args!("{notice}"));
+    }
     let mut packed = Vec::new();
     let mut volumes = Vec::new();
     for named in inputs {
         match named {
             Named::Url { path, url } => volumes.push(job_inputs::fetched(path.clone(), url.clone())),
             Named::File(file) if inline => packed.push(file.clone()),
-            Named::Folder(_, files) if inline => packed.extend(files.iter().cloned()),
-            Named::File(file) => {
-                let name = name_of(&file.path);
-                let sent = client.send_file(&file.file, &name, live.transfer(&file.path));
-                let sent = sent.await.map_err(no_store)?;
-                volumes.push(job_inputs::fetched(file.path.clone(), sent.file.download_url));
+            Named::Folder { inputs, .. } if inline => packed.extend(inputs.iter().cloned()),
+            // A file alone would come without its executable bit.
+            Named::File(file) if file.is_executable()? => {
+                let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+                let one = std::slice::from_ref(file);
+                volumes.push(send_archive(client, live, one, &file.path, folder).await?);
             }
-            Named::Folder(path, files) => {
-                let archive = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
-                job_inputs::zip(files, path, archive.as_file(), MAX_PACKED)?;
-                let name = format!("{}.zip", name_of(path));
-                let sent = client.send_file(archive.path(), &name, live.transfer(path));
+            Named::File(Input { path, source }) => {
+                let InputSource::File(file) = source else {
+                    continue;
+                };
+                let sent = client.send_file(file, &name_of(path), live.transfer(path));
                 let sent = sent.await.map_err(no_store)?;
-                volumes.push(job_inputs::unpacked(path.clone(), sent.file.download_url));
+                volumes.push(job_inputs::fetched(path.clone(), sent.file.download_url));
+            }
+            Named::Folder { path, inputs, .. } => {
+                volumes.push(send_archive(client, live, inputs, path, path).await?);
             }
         }
     }
     volumes.extend(job_inputs::pack(&packed)?);
     Ok(volumes)
+}
+
+/// Puts an archive of inputs into the file store. It is unpacked below the path `under`; `path` names it for people.
+async fn send_archive(
+    client: &Client,
+    live: &LiveDisplay,
+    inputs: &[Input],
+    path: &str,
+    under: &str,
+) -> Result<VolumePart> {
+    let archive = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+    job_inputs::zip(inputs, under, archive.as_file(), MAX_PACKED)?;
+    let name = format!("{}.zip", name_of(path));
+    let sent = client
+        .send_file(archive.path(), &name, live.transfer(path))
+        .await
+        .map_err(no_store)?;
+    let under = (!under.is_empty()).then(|| under.to_owned());
+    Ok(job_inputs::unpacked(under, sent.file.download_url))
 }
 
 /// Makes a place for each output that has none.
@@ -405,10 +431,10 @@ fn output(text: &str) -> Result<Output> {
         Some((path, url)) => (path, Some(url)),
         None => (text, None),
     };
-    if !job_inputs::is_plain(path) {
+    if let Err(reason) = check_relative_path(path) {
         return Err(Failure::usage(format_args!(
-            "an output is a file under /output and has no `.` or `..` in its path, got {path:?} (to say where to write what \
-             comes back: --save FOLDER)"
+            "an output is a file under /output, and {path:?} {reason} (to say where to write what comes back: --save \
+             FOLDER)"
         )));
     }
     if let Some(url) = url.filter(|url| !job_inputs::is_url(url)) {

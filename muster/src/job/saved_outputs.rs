@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use muster_client::files::file_of;
 use muster_client::{Client, ClientError};
+use muster_protocol::relative_path::check_relative_path;
 use muster_protocol::rest::JobView;
 use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::{job_text, print};
@@ -13,7 +14,6 @@ use serde::Serialize;
 
 use crate::facilitator_access::client_failure;
 use crate::failure::Result;
-use crate::job_inputs;
 
 /// Something that was written to this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -50,7 +50,7 @@ pub(crate) async fn save_outputs(
             live.print_line(&format!("  output {path} was not delivered"));
             continue;
         }
-        if !job_inputs::is_plain(path) {
+        if check_relative_path(path).is_err() {
             return Err(anyhow::anyhow!(
                 "the output {path:?} would be written outside of {}",
                 folder.display()

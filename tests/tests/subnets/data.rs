@@ -8,9 +8,10 @@
 )]
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use muster_tests::{RunningSubnet, program_from_env, python};
+use muster_tests::{RunningSubnet, program_from_env, python, sdk_interpreters};
 use serde_json::{Value, json};
 
 /// The stores, which end with this.
@@ -57,7 +58,6 @@ impl Drop for Stores {
 }
 
 pub(crate) fn inputs_come_from_everywhere_and_outputs_go_where_the_user_signed(subnet: &RunningSubnet) {
-    let sdk = program_from_env("MUSTER_TEST_SDK_PYTHON").unwrap();
     let moto = program_from_env("MUSTER_TEST_MOTO_PYTHON").unwrap();
     let mut stores = Stores::start(&moto).unwrap();
     let places = stores.line().unwrap();
@@ -73,10 +73,16 @@ pub(crate) fn inputs_come_from_everywhere_and_outputs_go_where_the_user_signed(s
     );
     std::fs::write(&config, text.to_owned() + &transfer).unwrap();
 
+    for sdk in sdk_interpreters().unwrap() {
+        move_data(subnet, &sdk, &places, &mut stores);
+    }
+}
+
+fn move_data(subnet: &RunningSubnet, sdk: &Path, places: &Value, stores: &mut Stores) {
     let facilitator = format!("http://{}", subnet.field("facilitator").unwrap());
     let wallets = subnet.folder().join("wallets");
     let ran = python(
-        &sdk,
+        sdk,
         "sdk_moves_data.py",
         &[
             &facilitator,

@@ -6,13 +6,35 @@
     reason = "sections of a test fail as tests do"
 )]
 
+use std::path::Path;
+
 use muster_testbed::{patience, wait_for};
-use muster_tests::{RunningSubnet, program_from_env, python};
+use muster_tests::{RunningSubnet, program_from_env, python, sdk_interpreters};
 use serde_json::Value;
 
 pub(crate) fn the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight(subnet: &RunningSubnet) {
-    let sdk = program_from_env("MUSTER_TEST_SDK_PYTHON").unwrap();
     let bittensor = program_from_env("MUSTER_TEST_BITTENSOR_PYTHON").unwrap();
+    for sdk in sdk_interpreters().unwrap() {
+        run_job(subnet, &sdk);
+    }
+
+    let url = format!("ws://{}", subnet.field("chain").unwrap());
+    let read = wait_for("our weight through bittensor", || {
+        let args = [
+            url.as_str(),
+            "1",
+            subnet.field("validator")?,
+            subnet.field("miner")?,
+        ];
+        let read = python(&bittensor, "bittensor_reads_weight.py", &args)?;
+        anyhow::Ok((read.code == Some(0)).then_some(read.stdout))
+    })
+    .unwrap();
+    let weight: Value = serde_json::from_str(read.lines().last().unwrap()).unwrap();
+    assert_eq!(weight["weight"], 65535, "{weight}");
+}
+
+fn run_job(subnet: &RunningSubnet, sdk: &Path) {
     let input = tempfile::tempdir().unwrap();
     std::fs::write(input.path().join("text.txt"), "muster muster a force").unwrap();
 
@@ -20,7 +42,7 @@ pub(crate) fn the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight
     let wallets = subnet.folder().join("wallets");
     let image = subnet.demo_image();
     let ran = python(
-        &sdk,
+        sdk,
         "sdk_run_job.py",
         &[
             &facilitator,
@@ -52,29 +74,19 @@ pub(crate) fn the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight
             .contains_key("/artifacts/words.json"),
         "{job}"
     );
-
-    let url = format!("ws://{}", subnet.field("chain").unwrap());
-    let read = wait_for("our weight through bittensor", || {
-        let args = [
-            url.as_str(),
-            "1",
-            subnet.field("validator")?,
-            subnet.field("miner")?,
-        ];
-        let read = python(&bittensor, "bittensor_reads_weight.py", &args)?;
-        anyhow::Ok((read.code == Some(0)).then_some(read.stdout))
-    })
-    .unwrap();
-    let weight: Value = serde_json::from_str(read.lines().last().unwrap()).unwrap();
-    assert_eq!(weight["weight"], 65535, "{weight}");
 }
 
 pub(crate) fn the_python_sdk_streams_from_a_job_that_it_reaches_directly(subnet: &RunningSubnet) {
-    let sdk = program_from_env("MUSTER_TEST_SDK_PYTHON").unwrap();
+    for sdk in sdk_interpreters().unwrap() {
+        stream_from_job(subnet, &sdk);
+    }
+}
+
+fn stream_from_job(subnet: &RunningSubnet, sdk: &Path) {
     let facilitator = format!("http://{}", subnet.field("facilitator").unwrap());
     let wallets = subnet.folder().join("wallets");
     let ran = python(
-        &sdk,
+        sdk,
         "sdk_streams.py",
         &[
             &facilitator,

@@ -31,6 +31,11 @@ const CLIENTS: &[Client] = &[
         variable: "MUSTER_TEST_SDK_PYTHON",
     },
     Client {
+        requirements: &["compute-horde-sdk==0.0.19"],
+        alone: &[],
+        variable: "MUSTER_TEST_SDK19_PYTHON",
+    },
+    Client {
         requirements: &["bittensor==11.3.0"],
         alone: &[],
         variable: "MUSTER_TEST_BITTENSOR_PYTHON",

@@ -30,7 +30,7 @@ pub use crate::error_code::ErrorCode;
 pub use crate::features::{Feature, FeatureSet, MUSTER_FEATURES_HEADER};
 pub use crate::job_files::upload::OutputUpload;
 pub use crate::job_files::volume::Volume;
-pub use crate::job_files::{upload, volume};
+pub use crate::job_files::{relative_path, upload, volume};
 pub use class::{ExecutorClass, Manifest};
 pub use digest::{Digest, ImageId};
 pub use ids::{AttemptId, ExecutorToken, JobId};
