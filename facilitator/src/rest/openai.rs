@@ -3,17 +3,19 @@
 //! The facilitator checks the API key or token and the account's quota. The request goes to the gateway unchanged,
 //! under a pseudonym of the account, and the answer is passed on as it arrives.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use axum::extract::{FromRef, Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRef, Path, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use muster_gateway_client::{ForwardReport, ForwardRequest, collect_body, error_response};
-use muster_openai::OpenAiError;
+use muster_openai::{OpenAiError, without_mark};
+use muster_response_proof::headers::{PASSED_TO_CLIENTS, PROOF};
 use serde_json::{Value, json};
 
 use super::model_service::ModelService;
@@ -24,13 +26,16 @@ use muster_facilitator_store::TokenPair;
 const MAX_BODY: usize = 16 * 1024 * 1024;
 /// Pages of every origin may call: no call to these paths is authenticated by cookies.
 const ALLOWED_ORIGINS: HeaderValue = HeaderValue::from_static("*");
-const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
-    "authorization, content-type, accept, openai-organization, openai-project, muster-client-nonce, \
-     muster-validator, x-stainless-arch, x-stainless-lang, x-stainless-os, x-stainless-package-version, \
-     x-stainless-retry-count, x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout, \
-     x-stainless-helper-method, x-stainless-async, x-stainless-read-timeout",
-);
-const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static("x-request-id, muster-proof, retry-after");
+/// The answer to a preflight that asks for no header by name. A wildcard does not stand for `authorization`.
+const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static("authorization, content-type, *");
+/// The headers of an answer that pages may read: all that the gateway's answer may bring, and those of our own errors.
+static EXPOSED_HEADERS: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let passed = PASSED_TO_CLIENTS.into_iter();
+    let all = passed.chain([PROOF, header::WWW_AUTHENTICATE]);
+    let names: Vec<String> = all.map(|name| name.to_string()).collect();
+    // Names of headers with commas between them are a valid value.
+    HeaderValue::try_from(names.join(", ")).unwrap_or(ALLOWED_ORIGINS)
+});
 /// The most gateways that one request is given to.
 const MAX_TRIES: usize = 3;
 /// The characters of a model's id that are repeated in an error.
@@ -51,6 +56,8 @@ where
         .route("/v1/models", get(list_models))
         .route("/v1/models/{*id}", get(show_model))
         .route("/v1/proofs/{id}", get(forward_proof))
+        .route("/v1", any(reject_unknown_url))
+        .route("/v1/", any(reject_unknown_url))
         .route("/v1/{*anything}", any(reject_unknown_url))
         .method_not_allowed_fallback(async |method: Method| {
             error_response(&OpenAiError::MethodNotAllowed(method.to_string()))
@@ -58,9 +65,15 @@ where
         .layer(from_fn(allow_other_origins))
 }
 
-/// Lets pages of other origins call, as programs may: an API key works from anywhere.
+/// Lets pages of other origins call, as programs may: an API key works from anywhere. A preflight is allowed the headers
+/// that it asks for, because clients send headers that no list of ours knows, and a header opens nothing here but the
+/// one with the key.
 async fn allow_other_origins(request: Request, next: Next) -> Response {
     let preflight = request.method() == Method::OPTIONS;
+    let asked = request
+        .headers()
+        .get(header::ACCESS_CONTROL_REQUEST_HEADERS)
+        .cloned();
     let mut response = if preflight {
         StatusCode::NO_CONTENT.into_response()
     } else {
@@ -68,13 +81,20 @@ async fn allow_other_origins(request: Request, next: Next) -> Response {
     };
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ALLOWED_ORIGINS);
-    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS.clone());
     if preflight {
         headers.insert(
             header::ACCESS_CONTROL_ALLOW_METHODS,
             HeaderValue::from_static("GET, POST, OPTIONS"),
         );
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, ALLOWED_HEADERS);
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            asked.unwrap_or(ALLOWED_HEADERS),
+        );
+        headers.insert(
+            header::VARY,
+            HeaderValue::from_static("access-control-request-headers"),
+        );
         headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("3600"));
     }
     response
@@ -98,7 +118,7 @@ async fn try_forward_completion(
 ) -> Result<Response, OpenAiError> {
     let (parts, body) = request.into_parts();
     let account = service.admit(&parts).await?;
-    let body = collect_body(body, MAX_BODY).await?;
+    let body = collect_body(&parts.headers, body, MAX_BODY).await?;
     let RequestedAnswer { model, is_stream } = requested_answer(&body)?;
     let gateways = service.gateways(&parts).await?;
     let any = !gateways.is_empty();
@@ -160,8 +180,8 @@ struct RequestedAnswer {
 
 /// The model that a body asks for, and whether as a stream. The gateway checks everything else in it.
 fn requested_answer(body: &[u8]) -> Result<RequestedAnswer, OpenAiError> {
-    let value: Value =
-        serde_json::from_slice(body).map_err(|error| OpenAiError::BadRequest(error.to_string()))?;
+    let value: Value = serde_json::from_slice(without_mark(body))
+        .map_err(|error| OpenAiError::BadRequest(error.to_string()))?;
     match value.get("model") {
         Some(Value::String(model)) if !model.is_empty() => Ok(RequestedAnswer {
             model: model.clone(),
@@ -190,8 +210,14 @@ async fn list_models(State(service): State<Arc<ModelService>>, request: Request)
     }
 }
 
-async fn show_model(State(service): State<Arc<ModelService>>, request: Request) -> Response {
-    let id = request.uri().path().trim_start_matches("/v1/models/").to_owned();
+/// Shows one model. An id has slashes, and official clients send them encoded: `org%2Fname`.
+async fn show_model(
+    State(service): State<Arc<ModelService>>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Response {
+    // An id that is no UTF-8 is no model's.
+    let Path(id) = id.unwrap_or_else(|_| Path(request.uri().path().to_owned()));
     match describe_models(&service, request).await {
         Ok(models) => match models.into_iter().find(|model| model["id"] == id) {
             Some(found) => Json(found).into_response(),

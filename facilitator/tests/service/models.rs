@@ -97,13 +97,14 @@ async fn a_request_goes_to_the_gateway_that_was_announced_and_is_counted() {
     );
     validator.send_message(&notice(&url)).await;
     announced(&user).await;
-    let one = read_json(user.get("/v1/models/org/tiny").send().await.unwrap())
-        .await
-        .1;
-    assert_eq!(
-        (&one["object"], &one["muster"]["output_price"]),
-        (&json!("model"), &json!(2))
-    );
+    for path in ["/v1/models/org/tiny", "/v1/models/org%2Ftiny"] {
+        let one = read_json(user.get(path).send().await.unwrap()).await.1;
+        assert_eq!(
+            (&one["object"], &one["muster"]["output_price"]),
+            (&json!("model"), &json!(2)),
+            "{path}"
+        );
+    }
 
     let answer = user
         .send(Method::POST, "/v1/chat/completions", Some(&ask()))
@@ -221,6 +222,17 @@ async fn every_refusal_has_openais_shape() {
     let table = [
         (post("{"), 400, "invalid_json"),
         (post("{}"), 400, "invalid_value"),
+        (post("\u{feff}{}"), 400, "invalid_value"),
+        (
+            post("{}").header("content-encoding", "gzip"),
+            415,
+            "unsupported_media_type",
+        ),
+        (
+            post("model=org").header("content-type", "text/plain"),
+            415,
+            "unsupported_media_type",
+        ),
         (post(r#"{"model":"huge"}"#), 404, "model_not_found"),
         (
             user.request(Method::POST, chat, Some(&large)),
@@ -246,6 +258,10 @@ async fn every_refusal_has_openais_shape() {
         ),
         (user.get(chat), 405, "method_not_allowed"),
         (user.get("/v1/proofs/00"), 404, "proof_not_found"),
+        (user.get("/v1/models/org%2Fother"), 404, "model_not_found"),
+        (user.get("/v1/models/%ff"), 404, "model_not_found"),
+        (user.get("/v1"), 404, "unknown_url"),
+        (user.get("/v1/"), 404, "unknown_url"),
         (
             user.with_token("msk_0000")
                 .request(Method::POST, chat, Some(&ask())),
@@ -308,6 +324,32 @@ async fn a_revoked_key_opens_nothing_and_pages_of_any_origin_may_ask() {
     assert_eq!(answer.headers()["access-control-allow-origin"], "*");
     let allowed = answer.headers()["access-control-allow-headers"].to_str().unwrap();
     assert!(allowed.contains("authorization") && allowed.contains("content-type"));
+    // What our pages document and official clients send is allowed, and so is what a later client sends.
+    let wanted = "authorization,content-type,muster-audit-consent,muster-client-nonce,muster-validator,traceparent,\
+                  idempotency-key,openai-organization,openai-project,openai-beta,x-stainless-retry-count,x-later";
+    let asked = user
+        .http
+        .request(Method::OPTIONS, facilitator.url("/v1/proofs/00"))
+        .header("origin", "https://page.example")
+        .header("access-control-request-method", "GET")
+        .header("access-control-request-headers", wanted);
+    let answer = asked.send().await.unwrap();
+    assert_eq!(answer.headers()["access-control-allow-headers"], wanted);
+    let exposed = answer.headers()["access-control-expose-headers"]
+        .to_str()
+        .unwrap();
+    for name in [
+        "x-request-id",
+        "muster-proof",
+        "retry-after",
+        "openai-processing-ms",
+        "www-authenticate",
+    ] {
+        assert!(
+            exposed.split(", ").any(|shown| shown == name),
+            "{exposed} has no {name}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::HeaderMap;
-use muster_openai::OpenAiError;
+use muster_openai::{OpenAiError, without_mark};
 use muster_response_proof::RequestNonce;
 use muster_response_proof::headers::{AUDIT_CONSENT, CLIENT_NONCE};
 use serde::Deserialize;
@@ -52,8 +52,8 @@ struct ReadParameters {
 /// # Errors
 /// The body is not a JSON object, or one of the two parameters has the wrong type.
 pub(crate) fn read_parameters(body: &[u8]) -> Result<(String, bool), OpenAiError> {
-    let read: ReadParameters =
-        serde_json::from_slice(body).map_err(|error| OpenAiError::BadRequest(error.to_string()))?;
+    let read: ReadParameters = serde_json::from_slice(without_mark(body))
+        .map_err(|error| OpenAiError::BadRequest(error.to_string()))?;
     let wrong = |parameter, message: &str| OpenAiError::BadParameter {
         parameter,
         message: message.to_owned(),
@@ -112,7 +112,7 @@ mod tests {
             Ok(("m".to_owned(), true))
         );
         assert_eq!(
-            read_parameters(br#"{"model":"m","stream":null}"#),
+            read_parameters(b"\xef\xbb\xbf{\"model\":\"m\",\"stream\":null}"),
             Ok(("m".to_owned(), false))
         );
         for (body, code) in [

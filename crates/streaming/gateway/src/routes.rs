@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri};
@@ -132,7 +133,7 @@ async fn try_ask(
         bound: None,
         consent: read_consent(headers)?,
         origin: RequestOrigin::User,
-        body: collect_body(body, state.settings.max_body()).await?,
+        body: collect_body(headers, body, state.settings.max_body()).await?,
     };
     let asked = submit(state, question)?;
     let heartbeat = Duration::from_secs(state.settings.heartbeat_s);
@@ -148,8 +149,11 @@ async fn models(State(state): State<Arc<GatewayState>>, _: AdmittedClient) -> Re
 async fn model(
     State(state): State<Arc<GatewayState>>,
     _: AdmittedClient,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
+    uri: Uri,
 ) -> Response {
+    // An id that is no UTF-8 is no model's.
+    let Path(id) = id.unwrap_or_else(|_| Path(uri.path().to_owned()));
     match state.whitelist.of_model(&id) {
         Ok(service) => Json(describe(&state, service)).into_response(),
         Err(_) => error_response(&OpenAiError::UnknownModel(shorten(&id))),

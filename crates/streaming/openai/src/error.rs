@@ -19,6 +19,9 @@ pub enum OpenAiError {
         /// The reason, as a text for the client.
         message: String,
     },
+    /// The body is compressed, or of a type that is no JSON; which one, as a text for the client.
+    #[error("{0}")]
+    UnsupportedMedia(String),
     /// The body has more bytes than this.
     #[error("the request's body is larger than {0} bytes")]
     TooLarge(usize),
@@ -91,6 +94,7 @@ impl OpenAiError {
     pub const fn status(&self) -> StatusCode {
         match self {
             Self::BadRequest(_) | Self::BadParameter { .. } => StatusCode::BAD_REQUEST,
+            Self::UnsupportedMedia(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UploadTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::UnknownUrl(_) | Self::UnknownModel(_) | Self::UnknownProof => StatusCode::NOT_FOUND,
@@ -111,6 +115,7 @@ impl OpenAiError {
         match self {
             Self::BadRequest(_)
             | Self::BadParameter { .. }
+            | Self::UnsupportedMedia(_)
             | Self::TooLarge(_)
             | Self::UploadTimeout
             | Self::UnknownUrl(_)
@@ -130,6 +135,7 @@ impl OpenAiError {
         match self {
             Self::BadRequest(_) => "invalid_json",
             Self::BadParameter { .. } => "invalid_value",
+            Self::UnsupportedMedia(_) => "unsupported_media_type",
             Self::TooLarge(_) => "request_too_large",
             Self::UploadTimeout => "request_timeout",
             Self::UnknownUrl(_) => "unknown_url",
@@ -159,6 +165,7 @@ impl OpenAiError {
             }
             Self::BadRequest(_)
             | Self::BadParameter { .. }
+            | Self::UnsupportedMedia(_)
             | Self::TooLarge(_)
             | Self::UploadTimeout
             | Self::UnknownUrl(_)
@@ -179,6 +186,7 @@ impl OpenAiError {
             Self::BadParameter { parameter, .. } => Some(*parameter),
             Self::UnknownModel(_) => Some("model"),
             Self::BadRequest(_)
+            | Self::UnsupportedMedia(_)
             | Self::TooLarge(_)
             | Self::UploadTimeout
             | Self::UnknownUrl(_)

@@ -50,7 +50,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 
 /// The headers of an engine's or a gateway's response that its client gets. Every other one may speak for the server
 /// that the client has called: `Set-Cookie`, `Location`, `Alt-Svc`, `Strict-Transport-Security`.
-const PASSED_TO_CLIENTS: [HeaderName; 7] = [
+pub const PASSED_TO_CLIENTS: [HeaderName; 7] = [
     CONTENT_TYPE,
     CONTENT_LENGTH,
     CONTENT_ENCODING,

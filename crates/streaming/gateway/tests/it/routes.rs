@@ -123,12 +123,26 @@ async fn models_are_listed_with_what_is_known_of_them() {
         (&list["object"], &list["data"][0]["id"]),
         (&"list".into(), &"org/tiny".into())
     );
-    let (_, one) = world.get("/v1/models/org/tiny").await;
-    assert_eq!(
-        (&one["object"], &one["muster"]["output_price"]),
-        (&"model".into(), &2_000_000.into())
-    );
-    assert_eq!(world.get("/v1/models/other").await.0, 404);
+    for path in [
+        "/v1/models/org/tiny",
+        "/v1/models/org%2Ftiny",
+        "/v1/models/org%2ftin%79",
+    ] {
+        let (_, one) = world.get(path).await;
+        assert_eq!(
+            (&one["object"], &one["muster"]["output_price"]),
+            (&"model".into(), &2_000_000.into()),
+            "{path}"
+        );
+    }
+    for path in ["/v1/models/other", "/v1/models/org%252Ftiny", "/v1/models/%ff"] {
+        let (status, body) = world.get(path).await;
+        assert_eq!(
+            (status, &body["error"]["code"]),
+            (404, &"model_not_found".into()),
+            "{path}"
+        );
+    }
 }
 
 #[tokio::test]
