@@ -53,12 +53,12 @@ impl EngineCache {
         self.lock().engine.clone()
     }
 
-    /// What an image keeps in the folders that its jobs may write to; `None` if it is not known yet.
+    /// The folders of an image that its jobs may write to; `None` if they are not known yet.
     pub(crate) fn folders(&self, image: ImageId) -> Option<Arc<ImageFolders>> {
         self.lock().folders.get(&image).cloned()
     }
 
-    /// Keeps what an image keeps in its folders.
+    /// Keeps the folders of an image.
     pub(crate) fn keep_folders(&self, image: ImageId, found: Arc<ImageFolders>) {
         let folders = &mut self.lock().folders;
         if folders.len() >= MAX_IMAGES {

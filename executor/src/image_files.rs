@@ -29,7 +29,7 @@ pub(crate) struct ImageUse<'a> {
 // === impl ImageUse ===
 
 impl ImageUse<'_> {
-    /// What the image keeps in the folders that its jobs may write to: from the cache, or by a look into the image.
+    /// The image's folders that its jobs may write to: from the cache, or by a look into the image.
     pub(crate) async fn find_folders(&self, cache: &EngineCache) -> Result<Arc<ImageFolders>, EngineError> {
         if let Some(known) = cache.folders(self.image.id) {
             return Ok(known);

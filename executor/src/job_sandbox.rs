@@ -63,7 +63,7 @@ pub struct JobContainer<'a> {
     pub job: &'a JobRequest,
     /// The image, by content: a tag may change under a running job.
     pub image: &'a LocalImage,
-    /// What the image keeps in the folders that the job may write to.
+    /// The image's folders that the job may write to.
     pub image_folders: &'a ImageFolders,
     /// The rights of the job.
     pub policy: Policy,

@@ -41,8 +41,8 @@ pub enum DiskEnd {
 }
 
 /// Completes when `folder` has grown by more than `limit` bytes, or the disk below it has less than `reserve` bytes
-/// left. What is in `counted` now, a folder below it, counts as grown. Where the job has a file system of its own, that
-/// is what is measured.
+/// left. The present content of `counted`, a folder below it, counts as grown. Where the job has a file system of its
+/// own, that is what is measured.
 pub async fn watch(
     folder: PathBuf,
     counted: PathBuf,

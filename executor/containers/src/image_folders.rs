@@ -27,7 +27,7 @@ const MIN_READ: usize = 8 * 1024;
 /// Upper bound on `/etc/passwd` and `/etc/group` of an image, in bytes.
 const MAX_TEXT: usize = 1 << 20;
 
-/// What an image keeps in the folders that its jobs may write to.
+/// The folders of an image that its jobs may write to, as a look into the image found them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageFolders {
     user: Option<OwnerIds>,
@@ -35,21 +35,21 @@ pub struct ImageFolders {
     contents: BTreeMap<String, FolderContent>,
 }
 
-/// What an image keeps at one path.
+/// The content of an image at one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FolderContent {
     /// Nothing is there.
     Absent,
     /// An empty folder.
     Empty {
-        /// Its owner.
+        /// Its owner in the image.
         owner: OwnerIds,
         /// Its permission bits.
         mode: u32,
     },
     /// A folder that holds something.
     Filled {
-        /// Its owner.
+        /// Its owner in the image.
         owner: OwnerIds,
         /// Its archive; `None` for one that is too large to be kept.
         archive: Option<Bytes>,
@@ -58,12 +58,12 @@ pub enum FolderContent {
     Uncovered,
 }
 
-/// What a job gets at one path.
+/// The mount that a job gets at one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FolderMount {
     /// A tmpfs with this owner and these permission bits.
     Tmpfs {
-        /// Its owner.
+        /// Its owner in the container.
         owner: OwnerIds,
         /// Its permission bits.
         mode: u32,
@@ -113,7 +113,7 @@ impl ImageFolders {
         self.user
     }
 
-    /// What was found at a path.
+    /// The content that was found at a path.
     pub fn content(&self, path: &str) -> &FolderContent {
         self.contents.get(path).unwrap_or(&FolderContent::Absent)
     }
@@ -134,7 +134,7 @@ impl ImageFolders {
             && volumes(image).all(|volume| volume != path)
     }
 
-    /// What a job of this image gets in each place.
+    /// The mounts of a job of this image, by path.
     pub fn mounts(&self, image: &LocalImage, root: Root, run_as: RunAs) -> BTreeMap<String, FolderMount> {
         let places = SCRATCH.map(str::to_owned).into_iter().chain(self.home_of(run_as));
         let own = places.map(|path| (path, false));
@@ -278,7 +278,7 @@ impl ImageFolders {
     }
 }
 
-/// What the image of a container keeps at a path. Of a folder's archive `room` bytes are kept at most.
+/// The content of a container's image at a path. Of a folder's archive `room` bytes are kept at most.
 async fn find_content(
     engine: &ContainerEngine,
     name: &str,

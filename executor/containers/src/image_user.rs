@@ -21,7 +21,7 @@ pub(crate) struct NamedUser<'a> {
     group: Option<&'a str>,
 }
 
-/// What is known of the user of an image.
+/// The user of an image, with its home.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ImageUser {
     /// `None` for a name that the image does not know; the engine refuses to start such an image.

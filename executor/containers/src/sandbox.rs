@@ -5,8 +5,8 @@
 //! space, bounded memory, processors and processes, no devices, and the system calls of `seccomp.json`. It shares with
 //! the machine only the folders that are bound into it, and GPUs for GPU classes.
 //!
-//! What an image keeps in the folders that its jobs may write to (`/tmp`, `/var/tmp`, `/run`, the home of its user, and
-//! the folders that it declares as volumes) stays there: see [`crate::image_folders`].
+//! The files of an image stay in the folders that its jobs may write to (`/tmp`, `/var/tmp`, `/run`, the home of its
+//! user, and the folders that it declares as volumes): see [`crate::image_folders`].
 //!
 //! A class may give organic jobs a writable root: a layer of the engine that is removed with the container, whose size
 //! [`crate::disk::watch_root`] bounds. Whitelisted images run as a fixed user that owns nothing on the machine.
@@ -145,7 +145,7 @@ pub struct Sandbox<'a> {
     pub host_files: &'a HostFiles,
     /// The labels by which the executor finds the container again.
     pub labels: HashMap<String, String>,
-    /// What the image keeps in the folders that the job may write to.
+    /// The image's folders that the job may write to.
     pub image_folders: &'a ImageFolders,
     /// The folder into which files of the image were laid for this job.
     pub image_files: &'a Path,

@@ -40,7 +40,7 @@ pub(crate) struct PlacedJob {
     /// The name of its container, which exists already if there is a warm one.
     pub(crate) container: String,
     pub(crate) workspace: Workspace,
-    /// What the image keeps in the folders that the job may write to.
+    /// The image's folders that the job may write to.
     pub(crate) image_folders: Arc<ImageFolders>,
     /// A container that was started ahead for a job like this one.
     pub(crate) warm: Option<AttachedContainer>,

@@ -117,8 +117,8 @@ fn warm_template(
     )
 }
 
-/// Claims the GPUs, makes the folders unless a warm container brought them, lays out files of the image, and fetches the
-/// inputs.
+/// Claims the GPUs, makes the folders unless a warm container brought them, lays out files of the image, and fetches
+/// the inputs.
 async fn place(
     request: &Arc<RequestedJob>,
     context: &AttemptContext,
@@ -152,8 +152,11 @@ async fn place(
     let mut found = found.map_err(|error| images::engine_failed(&error))?;
     if !is_warm {
         // A warm container has them.
+        let began = context.clock().now();
         let laid = image_use.lay_files(found, cache).await;
         found = laid.map_err(|error| image_files_failed(&error))?;
+        let ms = context.clock().now().since(began).as_millis();
+        tracing::info!(ms, "the files that the image keeps where jobs write are laid out");
     }
     fetcher
         .place(parts, &workspace.folders().volume, limits, &context.called_off)

@@ -457,7 +457,8 @@ async fn a_volume_of_an_image_is_no_unbounded_folder_however_its_path_is_written
         engine.create(&name, body).await.unwrap();
         let found = docker.inspect_container(&name, None).await.unwrap();
         engine.remove(&name).await.unwrap();
-        let volumes = found.mounts.unwrap_or_default();
+        let mut volumes = found.mounts.unwrap_or_default();
+        volumes.retain(|mount| mount.typ.as_deref() != Some("bind"));
         assert!(volumes.is_empty(), "{written}: {volumes:?}");
     }
     forget(&engine, archive.id).await.unwrap();
