@@ -506,10 +506,15 @@ impl Peers {
             return;
         };
         let knows_checkpoints = executor.features.has(Feature::Checkpoints);
-        if let MinerToExecutor::V0JobRequest(job) = &mut message
-            && !knows_checkpoints
-        {
-            job.muster = None;
+        if let MinerToExecutor::V0JobRequest(job) = &mut message {
+            if !knows_checkpoints {
+                job.muster = None;
+            }
+            if let Some(upload) = &mut job.output_upload
+                && !executor.features.has(Feature::Folders)
+            {
+                upload.forget_kinds();
+            }
         }
         if let MinerToExecutor::V0InitialJobRequest(offer) = &mut message {
             drop_unknown_terms(offer, executor.features);

@@ -57,11 +57,14 @@ pub enum Feature {
     /// `attempt-urls`: the URLs of a job's blocks can be narrowed to one attempt, and the list of a job's checkpoints
     /// reports which attempts have ended.
     AttemptUrls,
+    /// `folders`: an output may be a folder or lie behind a link, as its upload's `kind` says, and the listing of
+    /// outputs has their modes.
+    Folders,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -78,6 +81,7 @@ impl Feature {
         Self::Checkpoints,
         Self::Completion,
         Self::AttemptUrls,
+        Self::Folders,
     ];
 
     /// The features that this program's roles carry out.
@@ -102,10 +106,11 @@ impl Feature {
             Self::Checkpoints => "checkpoints",
             Self::Completion => "completion",
             Self::AttemptUrls => "attempt-urls",
+            Self::Folders => "folders",
         }
     }
 
-    const fn bit(self) -> u16 {
+    const fn bit(self) -> u32 {
         match self {
             Self::Terms => 1,
             Self::Fetching => 1 << 1,
@@ -123,6 +128,7 @@ impl Feature {
             Self::Checkpoints => 1 << 13,
             Self::Completion => 1 << 14,
             Self::AttemptUrls => 1 << 15,
+            Self::Folders => 1 << 16,
         }
     }
 
@@ -143,7 +149,7 @@ impl fmt::Display for Feature {
 ///
 /// Reading never fails: names that this version does not know are ignored.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct FeatureSet(u16);
+pub struct FeatureSet(u32);
 
 impl FeatureSet {
     /// The set of a peer that showed no feature: one of ComputeHorde, or an older Muster.
@@ -256,14 +262,14 @@ mod tests {
             all.to_string(),
             concat!(
                 "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, ",
-                "trace, cross-checks, audits, checkpoints, completion, attempt-urls"
+                "trace, cross-checks, audits, checkpoints, completion, attempt-urls, folders"
             )
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
             concat!(
                 r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","#,
-                r#""metrics","trace","cross-checks","audits","checkpoints","completion","attempt-urls"]"#
+                r#""metrics","trace","cross-checks","audits","checkpoints","completion","attempt-urls","folders"]"#
             )
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! Reading order: [`client`] (requests and identity), [`follow_job`] (a job until it ends) over the response's events,
-//! [`files`] (uploads that continue after a break, downloads that are checked).
+//! [`files`] (uploads that continue after a break, downloads that are checked), [`output_tree`] (a delivered folder of a
+//! job laid out).
 
 pub mod client;
 pub mod error;
@@ -23,6 +24,7 @@ mod event_source;
 pub mod files;
 pub mod follow_job;
 mod login;
+pub mod output_tree;
 
 pub use client::{Client, Credential};
 pub use error::ClientError;
