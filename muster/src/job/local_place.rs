@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_there_before_keeps_its_contents_under_a_numbered_name() {
+    fn an_earlier_file_keeps_its_contents_under_a_numbered_name() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let put = |contents: &str| {

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! Reading order: [`client`] (requests and identity), [`follow_job`] (a job until it ends) over the response's events,
-//! [`files`] (uploads that continue after a break, downloads that are checked), [`output_tree`] (a delivered folder of a
-//! job laid out).
+//! [`files`] (uploads that continue after a break, downloads that are checked), [`output_tree`] (a delivered folder of
+//! a job laid out).
 
 pub mod client;
 pub mod error;
