@@ -57,6 +57,11 @@ mod registry_json;
 #[path = "../../crates/jobs/job-data/src/zip_directory.rs"]
 mod zip_directory;
 
+// The client of users' programs brings much that no parser needs.
+#[expect(dead_code, reason = "as above")]
+#[path = "../../crates/users/client/src/output_tree.rs"]
+mod output_tree;
+
 // Their crate links the chain's client, which takes minutes to compile.
 #[expect(dead_code, reason = "as above")]
 #[path = "../../validator/verdict-exchange/src/statements.rs"]
@@ -104,6 +109,7 @@ pub fn all() -> Vec<(&'static str, Target)> {
         ("job_url", text(job_url)),
         ("registry_json", Box::new(registry_answer)),
         ("zip_directory", Box::new(archive_directory)),
+        ("output_tree", Box::new(laid_out_tree)),
         ("checkpoint_manifest", Box::new(checkpoint_manifest)),
         ("progress_line", Box::new(program_progress)),
         ("job_spec", text(job_spec)),
@@ -438,6 +444,15 @@ fn archive_directory(data: &[u8]) {
     const ENTRY: usize = 46;
     if let Ok(archive) = zip_directory::open_archive(std::io::Cursor::new(data), 1_000) {
         assert!(archive.len().saturating_mul(ENTRY) <= data.len());
+    }
+}
+
+/// An archive of outputs is laid out inside its own folder, or not at all.
+fn laid_out_tree(data: &[u8]) {
+    if let Ok(dir) = tempfile::tempdir() {
+        let _ = output_tree::unpack_tree(data, &dir.path().join("tree"));
+        let beside = std::fs::read_dir(dir.path()).map_or(0, Iterator::count);
+        assert!(beside <= 1);
     }
 }
 

@@ -507,12 +507,17 @@ impl Peers {
             return;
         };
         let knows_checkpoints = executor.features.has(Feature::Checkpoints);
-        if let MinerToExecutor::V0JobRequest(job) = &mut message
-            && let Some(extension) = &mut job.muster
-        {
-            extension.fit_to(executor.features);
-            if **extension == RequestExtension::default() {
-                job.muster = None;
+        if let MinerToExecutor::V0JobRequest(job) = &mut message {
+            if let Some(extension) = &mut job.muster {
+                extension.fit_to(executor.features);
+                if **extension == RequestExtension::default() {
+                    job.muster = None;
+                }
+            }
+            if let Some(upload) = &mut job.output_upload
+                && !executor.features.has(Feature::Folders)
+            {
+                upload.forget_kinds();
             }
         }
         if let MinerToExecutor::V0InitialJobRequest(offer) = &mut message {

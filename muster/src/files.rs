@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use muster_process::SharedClock;
 use muster_protocol::rest::FileView;
 use muster_terminal::job_display::LiveDisplay;
@@ -13,6 +14,7 @@ use crate::cli::Files;
 use crate::cli::user::{FileId, FilesGet, FilesLs, FilesPut};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
+use crate::job::local_place::{put_at, scratch_in};
 
 const PAGE: u32 = 100;
 
@@ -143,17 +145,27 @@ async fn get(args: FilesGet, clock: SharedClock) -> Result {
         .or(own)
         .ok_or_else(|| Failure::usage("the file's name is no name here: say where to write it with --to"))?;
     let live = LiveDisplay::new(clock.now(), args.json);
+    let scratch = scratch_in(to.parent().unwrap_or(Path::new(".")))?;
+    let fetched = scratch.path().join("file");
     let bytes = client
-        .fetch_file(&file, &to, live.transfer(&file.name))
+        .fetch_file(&file, &fetched, live.transfer(&file.name))
         .await
         .map_err(client_failure)?;
+    let earlier = put_at(&fetched, &to).with_context(|| format!("cannot write {}", to.display()))?;
     if args.json {
         print::line(format_args!(
             "{}",
-            json!({"to": to, "bytes": bytes, "sha256": file.sha256})
+            json!({"to": to, "bytes": bytes, "sha256": file.sha256, "earlier": earlier})
         ));
     } else {
         live.print_line(&format!("  {} ({})", to.display(), print::size(bytes)));
+        if let Some(earlier) = earlier {
+            live.print_line(&format!(
+                "  the earlier {} is {} now",
+                to.display(),
+                earlier.display()
+            ));
+        }
     }
     Ok(())
 }

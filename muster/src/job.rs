@@ -1,9 +1,11 @@
 //! `muster job`: `run` is in [`mod@run`], `curve` in [`mod@curve`], the commands about existing jobs are here.
 
+mod asked_outputs;
 mod checkpoints;
 mod curve;
 mod exit_code;
 mod printed_output;
+pub(crate) mod local_place;
 mod run;
 pub(crate) mod saved_outputs;
 mod spec;
@@ -258,16 +260,18 @@ async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
         .into());
     }
     let live = LiveDisplay::new(view.created_at, args.json);
-    let mut saved = save_outputs(&client, &view, &args.save, &live).await?;
-    saved.extend(save_artifacts(&view, &args.save)?);
+    let mut fetched = save_outputs(&client, &view, &args.save, &live).await;
+    fetched.add(save_artifacts(&view, &args.save));
+    let saved = &fetched.saved;
     if args.json {
-        print::line(format_args!("{}", serde_json::to_string_pretty(&saved)?));
+        print::line(format_args!("{}", serde_json::to_string_pretty(saved)?));
     } else {
-        print_saved(&live, &saved);
+        print_saved(&live, saved);
         if saved.is_empty() {
             live.print_line("the job left nothing that could be fetched");
         }
     }
+    fetched.check(&view)?;
     Ok(ExitCode::SUCCESS)
 }
 

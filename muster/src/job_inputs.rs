@@ -28,7 +28,7 @@ pub(crate) struct Input {
     pub(crate) source: InputSource,
 }
 
-/// What lies at an input's path.
+/// The content at an input's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InputSource {
     /// The contents of a file of this machine; it is executable there if it is so here.
@@ -271,8 +271,7 @@ mod tests {
         assert_eq!(zip::ZipArchive::new(Cursor::new(archive)).unwrap().len(), 2);
         assert_eq!(pack(&[]).unwrap(), None);
 
-        let Named::Folder { path, inputs, .. } =
-            Named::read(&format!("t={}", dir.path().display())).unwrap()
+        let Named::Folder { path, inputs, .. } = Named::read(&format!("t={}", dir.path().display())).unwrap()
         else {
             panic!("no folder")
         };

@@ -1,5 +1,7 @@
 //! The step that uploads the outputs of a job to the places that its user named.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use muster_job_data::{Uploaded, Uploader};
@@ -59,7 +61,9 @@ pub(crate) async fn upload_all(
     let uploader = match Uploader::new(&context.config().transfer) {
         Ok(uploader) => uploader
             .with_progress(context.live.progress_sink(ProgressOf::Upload))
-            .with_record(&folders.root.join(UPLOADS_FILE)),
+            .with_record(&folders.root.join(UPLOADS_FILE))
+            // The job's own disk may be full.
+            .with_archives(&folders.root, linked_printed(folders)),
         Err(error) => return (Uploaded::default(), Some(unfit(&error))),
     };
     let uploading = uploader.upload(upload, &folders.output, &context.called_off);
@@ -76,5 +80,40 @@ fn link_printed(folders: &JobFolders) {
         if let Err(error) = std::fs::hard_link(&kept, &output) {
             tracing::debug!(%error, name, "the job's printed output was not added to its outputs");
         }
+    }
+}
+
+/// Those of the names that are the job's printed output, and no files of its own: a folder is delivered without them.
+fn linked_printed(folders: &JobFolders) -> Vec<PathBuf> {
+    let inode = |path: PathBuf| {
+        path.symlink_metadata()
+            .map(|found| (found.dev(), found.ino()))
+            .ok()
+    };
+    let is_ours = |name: &&str| {
+        let linked = inode(folders.output.join(name));
+        linked.is_some() && linked == inode(folders.logs.join(name))
+    };
+    let names = [STDOUT_FILE, STDERR_FILE];
+    names.into_iter().filter(is_ours).map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_printed_output_is_left_out_of_folders_and_never_a_file_of_the_job() {
+        let root = tempfile::tempdir().unwrap();
+        let folders = JobFolders::under(root.path());
+        for folder in [&folders.output, &folders.logs] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(folders.logs.join(STDOUT_FILE), "printed").unwrap();
+        std::fs::write(folders.logs.join(STDERR_FILE), "printed").unwrap();
+        std::fs::write(folders.output.join(STDERR_FILE), "the job's own").unwrap();
+        assert_eq!(linked_printed(&folders), Vec::<PathBuf>::new());
+        link_printed(&folders);
+        assert_eq!(linked_printed(&folders), [PathBuf::from(STDOUT_FILE)]);
     }
 }

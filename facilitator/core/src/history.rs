@@ -1,7 +1,7 @@
 //! The history of a job's statuses, the check of an update against it, and the user's view of the job. Pure.
 
 use muster_protocol::rest::{JobView, StatusEntry};
-use muster_protocol::upload::{FileUpload, OutputUpload};
+use muster_protocol::upload::OutputUpload;
 use muster_protocol::wire::facilitator::{JobStatusUpdate, MinerResponse, StatusMetadata, UserJobRequest};
 use muster_protocol::wire::miner::JobImage;
 use muster_protocol::{JobStatus, Timestamp, ValidatorKey};
@@ -191,7 +191,7 @@ pub fn job_view(request: &UserJobRequest, validator: ValidatorKey, history: &Job
         uploads: request
             .output_upload
             .as_ref()
-            .map(file_uploads)
+            .map(OutputUpload::files)
             .unwrap_or_default(),
         artifacts: output.artifacts.unwrap_or_default(),
         artifacts_dir: request.artifacts_dir.clone(),
@@ -216,16 +216,6 @@ pub fn job_view(request: &UserJobRequest, validator: ValidatorKey, history: &Job
         image: image.map(Box::new),
         completion: history.newest(|metadata| metadata.muster.as_ref()?.completion.clone()),
         webhook: None,
-    }
-}
-
-/// The uploads of single files. The API accepts no others.
-fn file_uploads(upload: &OutputUpload) -> Vec<FileUpload> {
-    match upload {
-        OutputUpload::MultiUpload(multi) => multi.uploads.clone(),
-        OutputUpload::SingleFilePost(post) => vec![FileUpload::SingleFilePost(post.clone())],
-        OutputUpload::SingleFilePut(put) => vec![FileUpload::SingleFilePut(put.clone())],
-        OutputUpload::ZipAndHttpPost(_) | OutputUpload::ZipAndHttpPut(_) => Vec::new(),
     }
 }
 

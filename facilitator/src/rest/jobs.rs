@@ -244,11 +244,7 @@ impl JobService {
     /// # Errors
     /// The validator lacks a feature that the job's terms need.
     async fn features_for(&self, job: &CreateJob, tells_account: bool) -> Result<FeatureSet, ApiRejection> {
-        let needed = job
-            .muster
-            .as_ref()
-            .map(|extension| extension.needed_features())
-            .unwrap_or_default();
+        let needed = job.needed_features();
         if needed == FeatureSet::NONE && !tells_account {
             return Ok(FeatureSet::NONE);
         }
@@ -256,6 +252,11 @@ impl JobService {
         let features = record.map(|record| record.features).unwrap_or_default();
         match features.lacks(needed) {
             None => Ok(features),
+            Some(Feature::Folders) => Err(ApiRejection::field(
+                "uploads",
+                "the validator does not know \"folders\", which an output with a kind needs; leave the kinds out, or choose \
+                 another validator",
+            )),
             Some(feature) => Err(ApiRejection::field(
                 "muster",
                 &format!(

@@ -73,16 +73,11 @@ impl ValidatorSession {
         }
         let mut request = stored.request;
         let features = self.session.features();
-        let needed = request
-            .muster
-            .as_ref()
-            .map(|extension| extension.needed_features())
-            .unwrap_or_default();
-        if let Some(feature) = features.lacks(needed) {
+        if let Some(feature) = features.lacks(request.needed_features()) {
             // The validator was exchanged for an older one since the job was taken.
             let message = format!(
-                "the validator does not know {:?}, which the job's terms need; submit the job without terms, or to \
-                 another validator",
+                "the validator does not know {:?}, which the job's terms or outputs need; submit the job without them, or \
+                 to another validator",
                 feature.name()
             );
             return self.reject(&request, message).await;

@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use muster_protocol::relative_path::check_relative_path;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateFile, CreateJob, FilePage, FileView, JobView, SubnetCapacity};
-use muster_protocol::upload::{FilePut, FileUpload, PARTIAL_HEADER, PARTIAL_KEEP};
+use muster_protocol::upload::{FilePut, FileUpload, OutputKind, PARTIAL_HEADER, PARTIAL_KEEP, WHOLE_OUTPUT};
 use muster_protocol::volume::{SingleFileVolume, VolumePart};
 use muster_protocol::{ExecutorClass, ValidatorKey};
 use muster_web_pages::job_output::stored_file_of;
@@ -273,11 +273,26 @@ async fn inputs_taken_over(api: &SessionApi, job: &str) -> Result<Vec<VolumePart
     Ok(taken)
 }
 
-/// An output that goes to the store, also when the job fails: nobody but the user reads the store.
-async fn output_of(api: &SessionApi, path: &str) -> Result<FileUpload, ApiFailure> {
-    let path = plain_path(path)?;
+/// An output that goes to the store, also when the job fails: nobody but the user reads the store. `FOLDER/` is a
+/// folder, and `.` all of them.
+async fn output_of(api: &SessionApi, text: &str) -> Result<FileUpload, ApiFailure> {
+    let (path, kind) = match text.strip_suffix('/') {
+        Some(folder) => (folder, Some(OutputKind::Folder)),
+        None => (text, (text == WHOLE_OUTPUT).then_some(OutputKind::Folder)),
+    };
+    if path != WHOLE_OUTPUT {
+        plain_path(path)?;
+    }
+    let name = match path.rsplit('/').next().unwrap_or(path) {
+        WHOLE_OUTPUT => "output",
+        name => name,
+    };
     let place = CreateFile {
-        name: path.rsplit('/').next().unwrap_or(path).to_owned(),
+        name: if kind.is_some() {
+            format!("{name}.tar")
+        } else {
+            name.to_owned()
+        },
         size: None,
         max_size: None,
         sha256: None,
@@ -288,6 +303,7 @@ async fn output_of(api: &SessionApi, path: &str) -> Result<FileUpload, ApiFailur
         url: file.upload_url,
         relative_path: path.to_owned(),
         signed_headers: Some(IndexMap::from([keep])),
+        kind,
     }))
 }
 

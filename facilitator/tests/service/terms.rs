@@ -124,6 +124,18 @@ async fn a_validator_without_the_feature_gets_no_terms_and_no_account() {
     let (status, reason) = read_json(user.submit(&body, now).await).await;
     assert_eq!(status, 400);
     assert!(reason["muster"].to_string().contains("does not know"), "{reason}");
+    for (path, kind, words) in [
+        ("a", "file", "does not know"),
+        ("a//b", "folder", "empty component"),
+    ] {
+        let mut body = job_for(validator_key("Validator"));
+        body["uploads"] = json!([{
+            "output_upload_type": "single_file_put", "url": "http://h/", "relative_path": path, "kind": kind,
+        }]);
+        let (status, reason) = read_json(user.submit(&body, facilitator.now_ns()).await).await;
+        assert_eq!(status, 400);
+        assert!(reason["uploads"].to_string().contains(words), "{reason}");
+    }
     let (_, made) = read_json(
         user.send(Method::POST, "/api/v1/keys/", Some(&json!({"name": "laptop"})))
             .await,

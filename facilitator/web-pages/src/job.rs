@@ -222,6 +222,7 @@ fn outputs(view: &JobView) -> Markup {
                     @let path = upload.relative_path();
                     li {
                         span.mono.break { (plain(path)) } " "
+                        @if upload.is_folder() { span.dim { "as a folder (tar) " } }
                         @if let Some(file) = job_output::stored_file(upload) {
                             a href=(format!("/files/{file}/download")) { "Download" }
                         } @else {

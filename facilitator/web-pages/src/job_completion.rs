@@ -64,6 +64,7 @@ mod tests {
                 path: "<b>a\u{1b}".to_owned(),
                 sha256: Digest::of(b"x"),
                 bytes: 7,
+                mode: None,
             }],
             unlisted: 2,
             compute_ms: 1_900,

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 use muster_protocol::rest::{FilePage, JobView, SubnetCapacity};
 
+use muster_protocol::upload::{FileUpload, WHOLE_OUTPUT};
 use muster_protocol::volume::VolumePart;
 
 use crate::PagePart;
@@ -98,13 +99,29 @@ impl JobForm {
             minutes: view.execution_time_limit.div_ceil(60).to_string(),
             env: lines(env.collect()),
             inputs: lines(inputs),
-            outputs: lines(outputs.map(|upload| upload.relative_path().to_owned()).collect()),
+            outputs: lines(
+                outputs
+                    .filter_map(|upload| output_line(upload, &view.uploads))
+                    .collect(),
+            ),
             from: if takes_over {
                 view.uuid.to_string()
             } else {
                 String::new()
             },
         })
+    }
+}
+
+/// The line of the form for an upload; `None` for a folder that is the alternative of a file.
+fn output_line(upload: &FileUpload, all: &[FileUpload]) -> Option<String> {
+    let path = upload.relative_path();
+    let is_file = |other: &FileUpload| !other.is_folder() && other.relative_path() == path;
+    match upload.is_folder() {
+        true if all.iter().any(is_file) => None,
+        true if path == WHOLE_OUTPUT => Some(path.to_owned()),
+        true => Some(format!("{path}/")),
+        false => Some(path.to_owned()),
     }
 }
 

@@ -51,7 +51,7 @@ fn count_words() -> io::Result<ExitCode> {
 fn usage() -> io::Result<ExitCode> {
     writeln!(
         io::stderr(),
-        "usage: hello words | hello probe exit N|sleep SECONDS|say SECONDS WORD…|print BYTES|bytes SECONDS|fill MIB|allocate MIB|train STEPS|save STEPS N|surroundings | hello serve socket NAME|port N | hello parrot SOCKET [PACE_MS]"
+        "usage: hello words | hello probe exit N|tree|sleep SECONDS|say SECONDS WORD…|print BYTES|bytes SECONDS|fill MIB|allocate MIB|train STEPS|save STEPS N|surroundings | hello serve socket NAME|port N | hello parrot SOCKET [PACE_MS]"
     )?;
     Ok(ExitCode::from(64))
 }

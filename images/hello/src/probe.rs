@@ -2,9 +2,13 @@
 //!
 //! The executor's tests run these probes through the real container engine.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,6 +21,9 @@ pub enum Probe {
     Exit(u8),
     /// Leaves a file in `/artifacts` and one in `/output`, and then does as [`Self::Exit`].
     Leave(u8),
+    /// Copies all inputs into the folder `/output/results` with their modes and links, adds an empty folder, a private
+    /// file and a file whose name is not UTF-8, and links `/output/last` to the file `run` among them.
+    Tree,
     /// Prints a line and then sleeps this many seconds.
     Sleep(u64),
     /// Prints each of these words on a line of its own, as it is, and then sleeps this many seconds.
@@ -46,6 +53,7 @@ impl Probe {
         Some(match words.as_slice() {
             ["exit", code] => Self::Exit(code.parse().ok()?),
             ["leave", code] => Self::Leave(code.parse().ok()?),
+            ["tree"] => Self::Tree,
             ["sleep", seconds] => Self::Sleep(seconds.parse().ok()?),
             ["say", seconds, said @ ..] => Self::Say(
                 seconds.parse().ok()?,
@@ -78,6 +86,7 @@ impl Probe {
                 fs::write("/output/left.txt", "half an output")?;
                 return Self::Exit(*code).run(out, err);
             }
+            Self::Tree => leave_tree()?,
             Self::Sleep(seconds) => {
                 writeln!(out, "sleeping for {seconds} s")?;
                 out.flush()?;
@@ -136,6 +145,36 @@ fn awkward_bytes() -> Vec<u8> {
     let lines = [16_383, 16_384, 40_000].map(|length| [vec![b'x'; length - 1], vec![b'\n']].concat());
     let every: Vec<u8> = (0..=u8::MAX).collect();
     [lines.concat(), every].concat()
+}
+
+fn leave_tree() -> io::Result<()> {
+    let results = Path::new("/output/results");
+    copy_tree(Path::new("/volume"), results)?;
+    fs::create_dir(results.join("empty"))?;
+    fs::write(results.join(OsStr::from_bytes(b"r\xe9sultat")), "latin")?;
+    fs::write(results.join("key"), "private")?;
+    fs::set_permissions(results.join("key"), fs::Permissions::from_mode(0o600))?;
+    symlink("../run", results.join("empty/inside"))?;
+    symlink("/etc/hostname", results.join("outside"))?;
+    symlink("/output/results/run", "/output/last")
+}
+
+/// Copies a folder with its files' modes; links stay links.
+fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (path, copy) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_tree(&path, &copy)?;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(&path)?, &copy)?;
+        } else {
+            fs::copy(&path, &copy)?;
+        }
+    }
+    Ok(())
 }
 
 /// A loss that halves with each step, five steps a second. A line of the file that is no JSON is among the others.
@@ -256,6 +295,7 @@ mod tests {
         let parse = |line: &str| Probe::parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(parse("exit 3"), Some(Probe::Exit(3)));
         assert_eq!(parse("leave 3"), Some(Probe::Leave(3)));
+        assert_eq!(parse("tree"), Some(Probe::Tree));
         assert_eq!(parse("surroundings"), Some(Probe::Surroundings));
         for bad in ["", "exit", "exit 256", "exit -1", "dance 3", "print x"] {
             assert_eq!(parse(bad), None, "{bad}");

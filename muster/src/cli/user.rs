@@ -44,8 +44,8 @@ const RUN_EXAMPLES: &str = "Examples:
   muster job run --spec job.toml
   muster job run IMAGE --input big.bin=https://host/big.bin --output out.bin='https://bucket/out.bin?X-Amz-Signature=…'
 
-Inputs lie under /volume. Files in /output are delivered where --output says, small files in /artifacts come back inside
-the result. There is no network in the container. Ctrl-C cancels the job.";
+Inputs lie under /volume. Files and folders in /output are delivered where --output says, small files in /artifacts come
+back inside the result. There is no network in the container. Ctrl-C cancels the job.";
 
 /// The facilitator and the identity. Defaults: the subnet that `muster up` runs in this folder, then `muster login`.
 #[derive(Debug, Clone, Args)]
@@ -132,7 +132,8 @@ pub(crate) struct JobRun {
     /// An input: PATH under /volume = a file or a folder here, or a URL that the executor fetches. Repeatable.
     #[arg(long = "input", short = 'i', value_name = "PATH=FILE|FOLDER|URL")]
     pub(crate) inputs: Vec<String>,
-    /// An output: a file under /output, fetched here when the job has ended, or put to a URL. Repeatable.
+    /// An output: a file or a folder under /output (`.` is all of it), fetched here when the job has ended, or put to a
+    /// URL (FOLDER/=URL for a folder, as a tar archive). Repeatable.
     #[arg(long = "output", short = 'o', value_name = "PATH[=URL]")]
     pub(crate) outputs: Vec<String>,
     /// An environment variable. Repeatable.

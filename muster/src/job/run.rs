@@ -15,9 +15,8 @@ use muster_process::{SharedClock, shutdown};
 use muster_protocol::job::{
     ArchiveSource, MAX_REGISTRY_PASSWORD_BYTES, RegistryCredentials, SealedCredentials,
 };
-use muster_protocol::relative_path::check_relative_path;
-use muster_protocol::rest::{CreateFile, CreateJob, JobView};
-use muster_protocol::upload::{FilePut, FileUpload, PARTIAL_HEADER, PARTIAL_KEEP};
+use muster_protocol::rest::{CreateJob, JobView};
+use muster_protocol::upload::{FileUpload, forget_kinds, needs_folders};
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{ErrorCode, Feature, JobId, Timestamp, ValidatorKey};
@@ -25,6 +24,7 @@ use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::print;
 use tokio::task::spawn_blocking;
 
+use super::asked_outputs::{AskedOutput, make_places};
 use super::exit_code::{EXIT_INTERRUPTED, exit_code};
 use super::printed_output::print_rest;
 use super::saved_outputs::{print_saved, save_artifacts, save_outputs};
@@ -43,15 +43,6 @@ const SLOWEST: u64 = 4 * 1024 * 1024;
 /// A folder that is packed into an archive may have this many bytes in it.
 const MAX_PACKED: u64 = 1 << 40;
 
-/// Where an output goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Output {
-    /// Under `/output`.
-    path: String,
-    /// The user's own place; the facilitator's store if there is none.
-    url: Option<String>,
-}
-
 /// How a job that was waited for went.
 enum Waited {
     Ended(Box<JobView>),
@@ -69,7 +60,7 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
     let outputs = args
         .outputs
         .iter()
-        .map(|text| output(text))
+        .map(|text| AskedOutput::read(text))
         .collect::<Result<Vec<_>>>()?;
     let env = args
         .env
@@ -88,14 +79,14 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         }
         let (image, archive) = find_image(&client, &live, &args).await?;
         let volumes = deliver(&client, &live, &inputs, args.via).await?;
-        let uploads = places(&client, &outputs).await?;
+        let uploads = make_places(&client, &outputs).await?;
         let job = CreateJob {
             muster: extension(&args, archive, seal_login(login.as_ref(), router, &image)?),
             docker_image: image,
             webhook: args.webhook.clone(),
             ..request(router, &args, env, &inputs, volumes, uploads)?
         };
-        client.create(&job).await.map_err(client_failure)
+        create(&client, job).await
     };
     let created = tokio::select! {
         created = prepared => created?,
@@ -125,14 +116,15 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
     };
     live.finish(&view);
     let here = args.save.as_deref().unwrap_or(Path::new("."));
-    let mut saved = save_outputs(&client, &view, here, &live).await?;
+    let mut fetched = save_outputs(&client, &view, here, &live).await;
     if let Some(folder) = &args.save {
-        saved.extend(save_artifacts(&view, folder)?);
+        fetched.add(save_artifacts(&view, folder));
     }
-    print_saved(&live, &saved);
+    print_saved(&live, &fetched.saved);
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
     }
+    fetched.check(&view)?;
     if cancelled {
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
@@ -187,6 +179,26 @@ fn cannot_cancel(id: JobId, error: &ClientError) {
     ));
 }
 
+/// Submits the job. A validator of another make, or an older one, takes outputs in ComputeHorde's form only.
+async fn create(client: &Client, mut job: CreateJob) -> Result<JobView> {
+    let refused = match client.create(&job).await {
+        Ok(created) => return Ok(created),
+        Err(error) => error,
+    };
+    let is_bad_request = matches!(&refused, ClientError::Refused { status, .. } if status.as_u16() == 400);
+    let Some(uploads) = job.uploads.as_mut().filter(|uploads| {
+        is_bad_request && !needs_folders(uploads) && uploads.iter().any(|upload| upload.kind().is_some())
+    }) else {
+        return Err(client_failure(refused));
+    };
+    forget_kinds(uploads);
+    let created = client.create(&job).await.map_err(|_| client_failure(refused))?;
+    print::problem(format_args!(
+        "the validator is older and delivers outputs that are regular files only: no folders, and no links"
+    ));
+    Ok(created)
+}
+
 /// Brings the inputs of this machine on their way.
 async fn deliver(client: &Client, live: &LiveDisplay, inputs: &[Named], via: Via) -> Result<Vec<VolumePart>> {
     let sizes = inputs
@@ -218,7 +230,8 @@ async fn deliver(client: &Client, live: &LiveDisplay, inputs: &[Named], via: Via
                 let InputSource::File(file) = source else {
                     continue;
                 };
-                let sent = client.send_file(file, &name_of(path), live.transfer(path));
+                let name = name_of(path);
+                let sent = client.send_file(file, &name, live.transfer(path));
                 let sent = sent.await.map_err(no_store)?;
                 volumes.push(job_inputs::fetched(path.clone(), sent.file.download_url));
             }
@@ -250,41 +263,13 @@ async fn send_archive(
     Ok(job_inputs::unpacked(under, sent.file.download_url))
 }
 
-/// Makes a place for each output that has none.
-async fn places(client: &Client, outputs: &[Output]) -> Result<Vec<FileUpload>> {
-    let mut uploads = Vec::new();
-    for output in outputs {
-        let (url, signed_headers) = match &output.url {
-            Some(url) => (url.clone(), None),
-            None => {
-                let place = CreateFile {
-                    name: name_of(&output.path),
-                    size: None,
-                    max_size: None,
-                    sha256: None,
-                };
-                let url = client.create_file(&place).await.map_err(no_store)?.upload_url;
-                // Nobody but the user reads the store, so what a failed job left may lie there.
-                let keep = (PARTIAL_HEADER.to_owned(), PARTIAL_KEEP.to_owned());
-                (url, Some(IndexMap::from([keep])))
-            }
-        };
-        uploads.push(FileUpload::SingleFilePut(FilePut {
-            url,
-            relative_path: output.path.clone(),
-            signed_headers,
-        }));
-    }
-    Ok(uploads)
-}
-
 /// The last part of a path: what a file is called in the store.
-fn name_of(path: &str) -> String {
+pub(super) fn name_of(path: &str) -> String {
     path.rsplit('/').next().unwrap_or(path).to_owned()
 }
 
 /// A facilitator of another make has no file store: report that instead of "not found".
-fn no_store(error: ClientError) -> Failure {
+pub(super) fn no_store(error: ClientError) -> Failure {
     if matches!(&error, ClientError::Refused { status, .. } if status.as_u16() == 404) {
         return Failure::new(
             ErrorCode::FileRefused,
@@ -426,28 +411,6 @@ fn request(
     })
 }
 
-fn output(text: &str) -> Result<Output> {
-    let (path, url) = match text.split_once('=') {
-        Some((path, url)) => (path, Some(url)),
-        None => (text, None),
-    };
-    if let Err(reason) = check_relative_path(path) {
-        return Err(Failure::usage(format_args!(
-            "an output is a file under /output, and {path:?} {reason} (to say where to write what comes back: --save \
-             FOLDER)"
-        )));
-    }
-    if let Some(url) = url.filter(|url| !job_inputs::is_url(url)) {
-        return Err(Failure::usage(format_args!(
-            "an output goes to a URL that takes PUT, for example a presigned one, got {url:?}"
-        )));
-    }
-    Ok(Output {
-        path: path.to_owned(),
-        url: url.map(str::to_owned),
-    })
-}
-
 fn variable(text: &str) -> Result<(String, String)> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
     let (key, value) = pair
@@ -465,22 +428,6 @@ fn patience(now: Timestamp, limits: Duration) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_output_stays_inside_and_goes_to_an_address() {
-        assert_eq!(
-            output("a/b.bin").unwrap(),
-            Output {
-                path: "a/b.bin".to_owned(),
-                url: None
-            }
-        );
-        let url = output("b.bin=https://host/b?x=1").unwrap().url;
-        assert_eq!(url.as_deref(), Some("https://host/b?x=1"));
-        for bad in ["", "/b", "../b", "b=", "b=ftp://x", "b=./here"] {
-            assert!(output(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn a_variable_has_a_name() {

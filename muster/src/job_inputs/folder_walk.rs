@@ -39,8 +39,7 @@ impl FolderWalk {
     /// The folder cannot be read or is too large, or has entries that no job could be given under their names.
     pub(super) fn read(folder: &Path, under: &str) -> anyhow::Result<Self> {
         let mut walk = Self::default();
-        let found =
-            std::fs::metadata(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+        let found = std::fs::metadata(folder).with_context(|| format!("cannot read {}", folder.display()))?;
         walk.enter(folder, under, &found)?;
         if !walk.flaws.is_empty() {
             bail!(
@@ -78,8 +77,8 @@ impl FolderWalk {
                 self.flaw(&path, reason);
                 continue;
             }
-            let own =
-                std::fs::symlink_metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let own = std::fs::symlink_metadata(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
             if own.is_symlink() {
                 self.follow(path, under)?;
             } else {
@@ -131,7 +130,12 @@ impl FolderWalk {
 
 /// The first of some names, and the number of the others.
 fn name_some(names: &[String]) -> String {
-    let mut text = names.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let mut text = names
+        .iter()
+        .take(MAX_NAMED)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
     let more = names.len().saturating_sub(MAX_NAMED);
     if more > 0 {
         text.push_str(&format!(" and {more} more"));
@@ -183,8 +187,14 @@ mod tests {
         let [notice] = walk.notices.as_slice() else {
             panic!("{:?}", walk.notices)
         };
-        assert!(notice.starts_with("links, sent as what they lead to: "), "{notice}");
-        assert!(notice.contains("/file, ") && notice.ends_with("/linked"), "{notice}");
+        assert!(
+            notice.starts_with("links, sent as what they lead to: "),
+            "{notice}"
+        );
+        assert!(
+            notice.contains("/file, ") && notice.ends_with("/linked"),
+            "{notice}"
+        );
         let walk = FolderWalk::read(&at("empty/er"), "d").unwrap();
         assert_eq!(paths(&walk), ["d"]);
     }
@@ -201,7 +211,14 @@ mod tests {
         let walk = FolderWalk::read(dir.path(), "d").unwrap();
         assert_eq!(paths(&walk), Vec::<&str>::new());
         let all = walk.notices.join("\n");
-        for words in ["/sub/up", "nowhere: ", "/dangling", "device: ", "/pipe, ", "/socket"] {
+        for words in [
+            "/sub/up",
+            "nowhere: ",
+            "/dangling",
+            "device: ",
+            "/pipe, ",
+            "/socket",
+        ] {
             assert!(all.contains(words), "{words}: {all}");
         }
     }
@@ -214,7 +231,10 @@ mod tests {
             std::fs::write(dir.path().join(OsStr::from_bytes(name)), "content").unwrap();
             let error = FolderWalk::read(dir.path(), "d").unwrap_err().to_string();
             assert!(error.contains("nothing was sent: "), "{error}");
-            assert!(error.contains("backslash") || error.contains("not UTF-8"), "{error}");
+            assert!(
+                error.contains("backslash") || error.contains("not UTF-8"),
+                "{error}"
+            );
         }
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join(["x"; 100].join("/"));

@@ -67,6 +67,7 @@ mod tests {
             path,
             sha256: Digest::of(b"x"),
             bytes: 1,
+            mode: None,
         };
         let report = CompletionReport {
             outputs: vec![file("a\u{1b}[31m".to_owned())],

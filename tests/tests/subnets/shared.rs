@@ -13,6 +13,9 @@ fn users_run_watch_cancel_and_fetch_jobs() {
     section("a job takes files of this machine and brings files back", || {
         users::a_job_takes_files_of_this_machine_and_brings_files_back(&subnet);
     });
+    section("a folder goes there and back with modes, links and names", || {
+        users::a_folder_goes_there_and_back_with_modes_links_and_names(&subnet);
+    });
     section("a detached job is listed, followed and fetched", || {
         users::a_detached_job_is_listed_followed_and_fetched(&subnet);
     });

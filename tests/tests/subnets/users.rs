@@ -12,6 +12,9 @@ use std::process::{Command, Stdio};
 use muster_testbed::wait_for;
 use muster_tests::{Output, RunningSubnet, muster, run};
 use nix::sys::signal::{Signal, kill};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -66,6 +69,68 @@ pub(crate) fn a_job_takes_files_of_this_machine_and_brings_files_back(subnet: &R
     );
     let again = json(&run({ put }.current_dir(here.path())).unwrap());
     assert_eq!(again["known"], words.len(), "{again}");
+}
+
+pub(crate) fn a_folder_goes_there_and_back_with_modes_links_and_names(subnet: &RunningSubnet) {
+    let here = tempfile::tempdir().unwrap();
+    let at = |name: &str| here.path().join(name);
+    let mode = |name: &str| std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+    std::fs::create_dir_all(at("work/hollow")).unwrap();
+    std::fs::write(at("work/data"), "data").unwrap();
+    std::fs::write(at("run"), "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(at("run"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // A file of the user's by the name of an output.
+    std::fs::write(at("last"), "mine").unwrap();
+    for via in ["inline", "store"] {
+        let args = [
+            "job",
+            "run",
+            subnet.demo_image(),
+            "--via",
+            via,
+            "--save",
+            via,
+            "--input",
+            "run=run",
+            "--input",
+            "work=work",
+            "--output",
+            "results",
+            "--output",
+            "last",
+            "--output",
+            ".",
+            "--",
+            "probe",
+            "tree",
+        ];
+        std::fs::create_dir(at(via)).unwrap();
+        std::fs::copy(at("last"), at(via).join("last")).unwrap();
+        let ran = run(command(subnet, &args).current_dir(here.path())).unwrap();
+        assert_eq!(ran.code, Some(0), "{ran:?}\n{}", subnet.log("miner"));
+        let of = |name: &str| format!("{via}/{name}");
+        assert_eq!(mode(&of("results/run")), 0o755);
+        assert_eq!(mode(&of("results/work/data")), 0o644);
+        assert_eq!(mode(&of("results/key")), 0o600);
+        assert!(at(&of("results/work/hollow")).is_dir() && at(&of("results/empty")).is_dir());
+        let link = std::fs::read_link(at(&of("results/empty/inside"))).unwrap();
+        assert_eq!(link.to_str(), Some("../run"));
+        assert!(
+            !at(&of("results/outside")).is_symlink() && ran.stderr.contains("outside"),
+            "{ran:?}"
+        );
+        let latin = std::ffi::OsStr::from_bytes(b"r\xe9sultat");
+        assert_eq!(
+            std::fs::read_to_string(at(&of("results")).join(latin)).unwrap(),
+            "latin"
+        );
+        // Of the three outputs, two have this place: the link by its contents, and then among all of `/output`.
+        assert_eq!(std::fs::read_to_string(at(&of("last.~1~"))).unwrap(), "mine");
+        assert!(ran.stderr.contains("last.~1~"), "{ran:?}");
+        assert_eq!(std::fs::read_to_string(at(&of("last"))).unwrap(), "#!/bin/sh\n");
+        assert!(at(&of("results.~1~/run")).is_file());
+        assert!(!at(&of("stdout.txt")).exists());
+    }
 }
 
 pub(crate) fn a_detached_job_is_listed_followed_and_fetched(subnet: &RunningSubnet) {

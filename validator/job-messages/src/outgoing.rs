@@ -17,8 +17,8 @@ use muster_protocol::wire::miner::{
 use muster_protocol::wire::muster::{CancelJob, OfferExtension};
 use muster_protocol::wire::validator_socket::ValidatorToMiner;
 use muster_protocol::{
-    AttemptId, Feature, FeatureSet, MinerKey, ParticipantType, Receipt, ReceiptKind, ReceiptPayload,
-    Signature, Timestamp, TraceParent, TraceStage, ValidatorKey, context_below,
+    AttemptId, Feature, FeatureSet, MinerKey, OutputUpload, ParticipantType, Receipt, ReceiptKind,
+    ReceiptPayload, Signature, Timestamp, TraceParent, TraceStage, ValidatorKey, context_below,
 };
 
 use crate::pay::MeasuredWork;
@@ -206,7 +206,7 @@ impl OutgoingMessages<'_> {
             docker_run_cmd: self.request.args.clone(),
             env: self.request.env.clone(),
             volume: None,
-            output_upload: self.request.output_upload.clone(),
+            output_upload: self.output_upload(),
             artifacts_dir: self.request.artifacts_dir.clone(),
             muster: self.request_extension().map(Box::new),
         })))
@@ -223,6 +223,15 @@ impl OutgoingMessages<'_> {
             output: output.cloned(),
         };
         Some(extension).filter(|extension| *extension != RequestExtension::default())
+    }
+
+    /// The uploads of the job, in ComputeHorde's form for a miner that knows no other.
+    fn output_upload(&self) -> Option<OutputUpload> {
+        let mut upload = self.request.output_upload.clone()?;
+        if !self.features.has(Feature::Folders) {
+            upload.forget_kinds();
+        }
+        Some(upload)
     }
 
     /// The answer to a checkpoint that is stored.
@@ -353,11 +362,9 @@ mod tests {
     use super::*;
     use crate::testing::{job, miner, request};
 
-    #[test]
-    fn only_a_miner_that_tells_of_fetches_gets_the_terms_of_the_image() {
-        let keypair = Keypair::from_uri("//Validator").unwrap();
+    fn plan() -> AttemptPlan {
         let second = Duration::from_secs(1);
-        let plan = AttemptPlan {
+        AttemptPlan {
             class: ExecutorClass::AlwaysOnTest,
             streaming: false,
             timing: ExecutorTiming {
@@ -375,7 +382,13 @@ mod tests {
                 limit: second * 1_800,
                 silence: second,
             }),
-        };
+        }
+    }
+
+    #[test]
+    fn only_a_miner_that_tells_of_fetches_gets_the_terms_of_the_image() {
+        let keypair = Keypair::from_uri("//Validator").unwrap();
+        let plan = plan();
         let now = Timestamp::from_secs(1_769_000_000);
         let request = request();
         for features in [FeatureSet::NONE, [Feature::Fetching].into_iter().collect()] {
@@ -398,6 +411,43 @@ mod tests {
                 features.has(Feature::Fetching).then_some(&terms)
             );
         }
+    }
+
+    #[test]
+    fn a_miner_without_folders_gets_the_outputs_in_computehordes_form() {
+        let keypair = Keypair::from_uri("//Validator").unwrap();
+        let upload = |kind: &str| {
+            serde_json::json!({
+                "output_upload_type": "single_file_put", "url": "http://h/", "relative_path": "a", "kind": kind,
+            })
+        };
+        let uploads = serde_json::json!({
+            "output_upload_type": "multi_upload", "uploads": [upload("file"), upload("folder")],
+        });
+        let request = UserJobRequest {
+            output_upload: Some(serde_json::from_value(uploads).unwrap()),
+            ..request()
+        };
+        let plan = plan();
+        let kinds = |features: FeatureSet| {
+            let messages = OutgoingMessages {
+                keypair: &keypair,
+                attempt: AttemptId::first_of(job(1)),
+                miner: miner(1),
+                request: &request,
+                plan: &plan,
+                features,
+                checkpoints: None,
+            };
+            let job: serde_json::Value = serde_json::from_str(&messages.job()).unwrap();
+            let uploads = job["output_upload"]["uploads"].as_array().unwrap().clone();
+            uploads
+                .iter()
+                .map(|upload| upload["kind"].clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(FeatureSet::ours()), ["file", "folder"]);
+        assert_eq!(kinds(FeatureSet::NONE), [serde_json::Value::Null]);
     }
 
     #[test]

@@ -61,11 +61,14 @@ pub enum Feature {
     Output,
     /// `non-finite-metrics`: a program's report holds the metrics whose value is no finite number.
     NonFiniteMetrics,
+    /// `folders`: an output may be a folder or lie behind a link, as its upload's `kind` says, and the listing of
+    /// outputs has their modes.
+    Folders,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -84,6 +87,7 @@ impl Feature {
         Self::AttemptUrls,
         Self::Output,
         Self::NonFiniteMetrics,
+        Self::Folders,
     ];
 
     /// The features that this program's roles carry out.
@@ -110,6 +114,7 @@ impl Feature {
             Self::AttemptUrls => "attempt-urls",
             Self::Output => "output",
             Self::NonFiniteMetrics => "non-finite-metrics",
+            Self::Folders => "folders",
         }
     }
 
@@ -133,6 +138,7 @@ impl Feature {
             Self::AttemptUrls => 1 << 15,
             Self::Output => 1 << 16,
             Self::NonFiniteMetrics => 1 << 17,
+            Self::Folders => 1 << 18,
         }
     }
 
@@ -266,7 +272,7 @@ mod tests {
             all.to_string(),
             concat!(
                 "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, ",
-                "trace, cross-checks, audits, checkpoints, completion, attempt-urls, output, non-finite-metrics"
+                "trace, cross-checks, audits, checkpoints, completion, attempt-urls, output, non-finite-metrics, folders"
             )
         );
         assert_eq!(
@@ -274,7 +280,7 @@ mod tests {
             concat!(
                 r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","#,
                 r#""metrics","trace","cross-checks","audits","checkpoints","completion","attempt-urls","output","#,
-                r#""non-finite-metrics"]"#
+                r#""non-finite-metrics","folders"]"#
             )
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);

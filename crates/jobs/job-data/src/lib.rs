@@ -3,8 +3,9 @@
 //! Reading order: [`job_url`] (permitted URLs, pure), [`pinned_request`] (one request to a pinned address), `download`
 //! (with its retries), [`unpack`] (safe archives), [`volumes`] (inputs), [`input_cache`] (cached inputs),
 //! [`known_file`] (one file with a known digest), `huggingface` (snapshots of repositories), [`manifest_request`] (an
-//! image's manifest), [`uploads`] (outputs), [`artifacts`] (small files inside a result), [`output_listing`] (digests
-//! of outputs), [`notification`] (a message about a job's end). The permitted addresses are [`muster_http::addresses`].
+//! image's manifest), [`uploads`] (outputs, whole folders of them by `tar_output`), [`artifacts`] (small files inside a
+//! result), [`output_listing`] (digests of outputs), [`notification`] (a message about a job's end). The permitted
+//! addresses are [`muster_http::addresses`].
 
 pub mod artifacts;
 mod download;
@@ -16,6 +17,7 @@ mod huggingface_json;
 pub mod input_cache;
 pub mod job_url;
 pub mod known_file;
+mod linked_path;
 pub mod manifest_request;
 mod multipart_form;
 #[cfg(test)]
@@ -29,6 +31,7 @@ mod response_headers;
 mod retry;
 mod safe_names;
 pub mod settings;
+mod tar_output;
 pub mod unpack;
 mod upload_one;
 mod upload_record;

@@ -3,20 +3,20 @@
 //! swap it for a link.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Component, Path};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-/// Upper bound on the depth of folders.
-const MAX_DEPTH: usize = 64;
+/// Upper bound on the depth of folders, the same as ComputeHorde's.
+pub(crate) const MAX_DEPTH: usize = 100;
 /// Upper bound on the number of files and folders whose names are kept at once. Links and special files count for
 /// nothing: they are counted and forgotten.
-const MAX_KEPT: usize = 200_000;
+pub(crate) const MAX_KEPT: usize = 200_000;
 /// Upper bound on the number of omitted files that are named.
 const MAX_NAMED: usize = 20;
 
@@ -65,7 +65,7 @@ struct Walk<'a, V> {
 }
 
 impl OmittedFiles {
-    fn add(&mut self, path: &Path) {
+    pub(crate) fn add(&mut self, path: &Path) {
         if self.named.len() < MAX_NAMED {
             self.named.push(path.to_string_lossy().escape_debug().to_string());
         } else {
@@ -78,20 +78,59 @@ impl OmittedFiles {
         (self.named.len() + self.more) as u64
     }
 
-    /// A line for people, if any file was left out.
-    pub(crate) fn notice(&self) -> Option<String> {
+    /// A line for people with the reason, if any file was left out.
+    pub(crate) fn notice(&self, reason: &str) -> Option<String> {
         let more = match self.more {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
         (!self.named.is_empty()).then(|| {
             let named = self.named.join(", ");
-            format!("muster: not in the uploaded archive, since they are not regular files: {named}{more}")
+            format!("muster: {reason}: {named}{more}")
         })
     }
 }
 
+impl From<OwnedFd> for Folder {
+    fn from(folder: OwnedFd) -> Self {
+        Self(folder)
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Folder {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 impl Folder {
+    pub(crate) fn metadata(&self) -> io::Result<Metadata> {
+        File::from(self.0.try_clone()?).metadata()
+    }
+
+    /// Opens the folder at a relative path of ordinary names, to which no link leads; `None` if none is there.
+    pub(crate) fn folder(&self, relative: &Path) -> io::Result<Option<Self>> {
+        let mut found: Option<OwnedFd> = None;
+        for part in relative.components() {
+            let Component::Normal(name) = part else {
+                return Ok(None);
+            };
+            let at = found.as_ref().unwrap_or(&self.0);
+            match openat(at, name, folder_flags(), Mode::empty()) {
+                Ok(next) => found = Some(next),
+                Err(Errno::ENOENT | Errno::ELOOP | Errno::ENOTDIR) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(found.map(Self))
+    }
+
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(nix::fcntl::open(path, folder_flags(), Mode::empty())?))
     }
@@ -272,7 +311,12 @@ mod tests {
             .unwrap();
         assert_eq!(seen, [("sub/a".into(), 1)]);
         assert_eq!(omitted.named, ["link", "linked", "pipe", "root", "socket"]);
-        assert!(omitted.notice().unwrap().contains("link, linked, pipe"));
+        assert!(
+            omitted
+                .notice("left out")
+                .unwrap()
+                .contains("left out: link, linked, pipe")
+        );
     }
 
     #[test]
@@ -370,11 +414,11 @@ mod tests {
     #[test]
     fn countless_oddities_are_counted() {
         let mut omitted = OmittedFiles::default();
-        assert_eq!(omitted.notice(), None);
+        assert_eq!(omitted.notice("x"), None);
         for number in 0..50 {
             omitted.add(Path::new(&format!("l{number}\n")));
         }
-        let notice = omitted.notice().unwrap();
+        let notice = omitted.notice("x").unwrap();
         assert!(
             notice.contains("and 30 more") && !notice.contains('\n'),
             "{notice}"

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use muster_protocol::Digest;
@@ -12,6 +13,8 @@ use crate::output_folder::{Folder, WalkError};
 
 /// Bytes of output files that are read for one listing. The time for it is the job's, so it is bounded.
 pub const MAX_DIGESTED_BYTES: u64 = 4 << 30;
+
+const PERMISSIONS: u32 = 0o777;
 
 /// The output files of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +58,7 @@ impl OutputListing {
     fn add(&mut self, path: &str, file: File, room: &mut u64) -> Result<(), WalkError> {
         let has_place = self.files.len() < MAX_LISTED_OUTPUTS && path.len() <= MAX_OUTPUT_PATH_BYTES;
         // The length that is read counts: another process may still write.
+        let mode = file.metadata()?.permissions().mode() & PERMISSIONS;
         let digested = if has_place { digest(file, *room)? } else { None };
         let Some((sha256, bytes)) = digested else {
             self.unlisted += 1;
@@ -65,6 +69,7 @@ impl OutputListing {
             path: path.to_owned(),
             sha256,
             bytes,
+            mode: Some(mode),
         });
         Ok(())
     }
@@ -91,6 +96,7 @@ mod tests {
             path: path.to_owned(),
             sha256: Digest::of(contents.as_bytes()),
             bytes: contents.len() as u64,
+            mode: Some(0o644),
         }
     }
 
@@ -105,8 +111,17 @@ mod tests {
         fs::write(at("stdout.txt"), "printed at 12:00").unwrap();
         std::os::unix::fs::symlink("/etc/hostname", at("link")).unwrap();
         std::os::unix::fs::symlink("/etc", at("folder")).unwrap();
+        fs::write(at("tool"), "run").unwrap();
+        fs::set_permissions(at("tool"), fs::Permissions::from_mode(0o4750)).unwrap();
         let listing = OutputListing::read(folder.path(), &["stdout.txt"]).unwrap();
-        let wanted = [file("a.txt", "text"), file("a/deep/x", "x"), file("empty", "")];
+        let mut tool = file("tool", "run");
+        tool.mode = Some(0o750);
+        let wanted = [
+            file("a.txt", "text"),
+            file("a/deep/x", "x"),
+            file("empty", ""),
+            tool,
+        ];
         assert_eq!((listing.files.as_slice(), listing.unlisted), (&wanted[..], 2));
     }
 

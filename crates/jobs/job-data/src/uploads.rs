@@ -11,7 +11,7 @@ use indexmap::IndexMap;
 use muster_http::addresses::{AddressRules, RuleError};
 use muster_process::error::Causes;
 use muster_protocol::OutputUpload;
-use muster_protocol::upload::{FileUpload, ZipUpload};
+use muster_protocol::upload::{FileUpload, OutputKind, WHOLE_OUTPUT, ZipUpload};
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use tokio::task::spawn_blocking;
@@ -20,12 +20,14 @@ use tokio_util::sync::CancellationToken;
 use crate::download::TransferProgress;
 use crate::error::{HttpError, UploadError};
 use crate::job_url::Target;
+use crate::linked_path::{LinkedEntry, open_linked};
 use crate::multipart_form::build_form;
 use crate::output_folder::{Folder, FolderEntry};
 use crate::pinned_request::PinnedClient;
 use crate::retry::Pace;
-use crate::safe_names::{plain_path, shown};
+use crate::safe_names::shown;
 use crate::settings::Settings;
+use crate::tar_output::{PackedTree, pack_file, pack_tree};
 use crate::upload_one::{UploadProgress, UploadRequest, UploadTally, send, signed_headers};
 use crate::upload_record::{DoneUpload, UploadId, UploadRecord};
 use crate::upload_reports::format_results;
@@ -47,6 +49,10 @@ pub struct Uploader {
     progress: TransferProgress,
     /// The uploads that an earlier process has made.
     record: Option<UploadRecord>,
+    /// The folder in which archives are packed; the parent of the output folder by default.
+    scratch: Option<PathBuf>,
+    /// Paths that are in no archive of a folder.
+    unpacked: Vec<PathBuf>,
 }
 
 /// The result of a job's uploads.
@@ -71,9 +77,22 @@ struct UploadPlan {
 
 #[derive(Debug)]
 enum UploadSource {
+    /// A regular file to which no link leads: ComputeHorde's form.
     File(PathBuf),
-    /// The whole folder without these files.
+    /// The whole folder without these files: ComputeHorde's form.
     Folder(Vec<PathBuf>),
+    /// A file, also behind links that stay inside. It is skipped if there is an alternative and nothing at the path but
+    /// a folder.
+    LinkedFile { path: PathBuf, has_alternative: bool },
+    /// A folder with all that it holds. It is skipped if there is an alternative and no folder at the path.
+    Tree { path: PathBuf, has_alternative: bool },
+}
+
+/// An output that is open for sending.
+struct OpenOutput {
+    file: File,
+    len: u64,
+    notice: Option<String>,
 }
 
 impl UploadPlan {
@@ -94,7 +113,20 @@ impl Uploader {
             pace: Pace::default(),
             progress: Arc::new(|_, _| {}),
             record: None,
+            scratch: None,
+            unpacked: Vec::new(),
         })
+    }
+
+    /// Packs the archives of folders below `scratch`, and leaves the files at these paths of the output folder out of
+    /// them.
+    #[must_use]
+    pub fn with_archives(self, scratch: &Path, without: Vec<PathBuf>) -> Self {
+        Self {
+            scratch: Some(scratch.to_owned()),
+            unpacked: without,
+            ..self
+        }
     }
 
     /// Reports progress: the bytes sent of all outputs, and their total once it is known.
@@ -171,11 +203,17 @@ impl Uploader {
             async move {
                 if let Some(done) = done {
                     progress.skip();
-                    return Ok((key, done));
+                    return Ok(Some((key, done)));
                 }
-                let done = upload_one(http, plan, folder, output, self.limit, progress, called_off).await?;
+                let Some(done) = self
+                    .upload_one(http, plan, folder, output, &progress, called_off)
+                    .await?
+                else {
+                    progress.skip();
+                    return Ok(None);
+                };
                 self.note(id, &done).await;
-                Ok((key, done))
+                Ok(Some((key, done)))
             }
         });
         let outcomes: Vec<_> = stream::iter(sending).buffered(MAX_PARALLEL).collect().await;
@@ -184,7 +222,9 @@ impl Uploader {
         let mut first_failure = Ok(());
         for outcome in outcomes {
             match outcome {
-                Ok((key, done)) => {
+                // Its alternative is there.
+                Ok(None) => {}
+                Ok(Some((key, done))) => {
                     answers.push((key, done.answer));
                     notices.extend(done.notice);
                 }
@@ -240,9 +280,11 @@ impl Uploader {
                 UploadSource::Folder(vec![]),
             )?]),
             OutputUpload::SingleFilePost(post) => {
-                Ok(vec![self.file(&FileUpload::SingleFilePost(post.clone()))?])
+                Ok(vec![self.file(&FileUpload::SingleFilePost(post.clone()), false)?])
             }
-            OutputUpload::SingleFilePut(put) => Ok(vec![self.file(&FileUpload::SingleFilePut(put.clone()))?]),
+            OutputUpload::SingleFilePut(put) => {
+                Ok(vec![self.file(&FileUpload::SingleFilePut(put.clone()), false)?])
+            }
             OutputUpload::MultiUpload(multi) => {
                 if multi.uploads.len() > MAX_UPLOADS {
                     return Err(UploadError::TooMany {
@@ -253,12 +295,12 @@ impl Uploader {
                 let mut plans = multi
                     .uploads
                     .iter()
-                    .map(|upload| self.file(upload))
+                    .map(|upload| self.file(upload, has_alternative(upload, &multi.uploads)))
                     .collect::<Result<Vec<_>, _>>()?;
                 // A file with an upload of its own is not packed into the archive.
                 let own = plans.iter().filter_map(|plan| match &plan.what {
-                    UploadSource::File(path) => Some(path.clone()),
-                    UploadSource::Folder(_) => None,
+                    UploadSource::File(path) | UploadSource::LinkedFile { path, .. } => Some(path.clone()),
+                    UploadSource::Folder(_) | UploadSource::Tree { .. } => None,
                 });
                 let rest = UploadSource::Folder(own.collect());
                 match &multi.system_output {
@@ -276,7 +318,7 @@ impl Uploader {
         }
     }
 
-    fn file(&self, upload: &FileUpload) -> Result<UploadPlan, UploadError> {
+    fn file(&self, upload: &FileUpload, has_alternative: bool) -> Result<UploadPlan, UploadError> {
         let (path, url, headers, form) = match upload {
             FileUpload::SingleFilePost(post) => {
                 let form = Some(post.form_fields.clone().unwrap_or_default());
@@ -284,8 +326,25 @@ impl Uploader {
             }
             FileUpload::SingleFilePut(put) => (&put.relative_path, &put.url, &put.signed_headers, None),
         };
-        let plain = plain_path(path).map_err(|reason| refused(path, reason))?;
-        self.plan(path, url, headers.as_ref(), form, UploadSource::File(plain))
+        upload.check_path().map_err(|reason| refused(path, reason))?;
+        let is_whole = upload.is_folder() && path == WHOLE_OUTPUT;
+        let plain = if is_whole {
+            PathBuf::new()
+        } else {
+            PathBuf::from(path)
+        };
+        let what = match upload.kind() {
+            None => UploadSource::File(plain),
+            Some(OutputKind::File) => UploadSource::LinkedFile {
+                path: plain,
+                has_alternative,
+            },
+            Some(OutputKind::Folder) => UploadSource::Tree {
+                path: plain,
+                has_alternative,
+            },
+        };
+        self.plan(path, url, headers.as_ref(), form, what)
     }
 
     fn plan(
@@ -310,33 +369,189 @@ impl Uploader {
             what,
         })
     }
+
+    /// Opens or packs one output and sends it; `None` if its alternative is there instead.
+    async fn upload_one(
+        &self,
+        http: &PinnedClient,
+        mut plan: UploadPlan,
+        folder: Arc<Folder>,
+        output: &Path,
+        progress: &Arc<UploadProgress>,
+        called_off: &CancellationToken,
+    ) -> Result<Option<DoneUpload>, UploadError> {
+        let name = file_name(&plan);
+        let source = std::mem::replace(&mut plan.what, UploadSource::Folder(Vec::new()));
+        let opening = OpeningOutput {
+            folder,
+            key: plan.key.clone(),
+            limit: self.limit,
+            scratch: match &self.scratch {
+                Some(scratch) => scratch.clone(),
+                None => output.parent().unwrap_or(output).to_owned(),
+            },
+            unpacked: self.unpacked.clone(),
+            called_off: called_off.clone(),
+        };
+        let Some(opened) = blocking(move || opening.open(source)).await? else {
+            return Ok(None);
+        };
+        send_one(http, plan, name, opened, Arc::clone(progress))
+            .await
+            .map(Some)
+    }
 }
 
-/// Opens or packs one output and sends it.
-async fn upload_one(
+/// Whether an upload of the other kind names the same path.
+fn has_alternative(upload: &FileUpload, all: &[FileUpload]) -> bool {
+    let is_other = |other: &FileUpload| {
+        other.relative_path() == upload.relative_path()
+            && matches!(
+                (other.kind(), upload.kind()),
+                (Some(OutputKind::File), Some(OutputKind::Folder))
+                    | (Some(OutputKind::Folder), Some(OutputKind::File))
+            )
+    };
+    all.iter().any(is_other)
+}
+
+/// The arguments for opening one output.
+struct OpeningOutput {
+    folder: Arc<Folder>,
+    key: String,
+    limit: u64,
+    scratch: PathBuf,
+    unpacked: Vec<PathBuf>,
+    called_off: CancellationToken,
+}
+
+impl OpeningOutput {
+    /// Opens or packs an output; `None` if its alternative is there instead.
+    fn open(&self, source: UploadSource) -> Result<Option<OpenOutput>, UploadError> {
+        match source {
+            UploadSource::File(path) => {
+                let (file, len) = open_regular(&self.folder, &path, &self.key, self.limit)?;
+                Ok(Some(OpenOutput {
+                    file,
+                    len,
+                    notice: None,
+                }))
+            }
+            UploadSource::Folder(without) => {
+                let file = tempfile::tempfile_in(&self.scratch).map_err(UploadError::Disk)?;
+                let zipped = zip_folder(&self.folder, &without, &file, self.limit, &self.called_off)?;
+                let reason = "not in the uploaded archive, since they are not regular files";
+                Ok(Some(OpenOutput {
+                    file,
+                    len: zipped.len,
+                    notice: zipped.omitted.notice(reason),
+                }))
+            }
+            UploadSource::LinkedFile {
+                path,
+                has_alternative,
+            } => self.open_file(&path, has_alternative),
+            UploadSource::Tree {
+                path,
+                has_alternative,
+            } => self.pack(&path, has_alternative),
+        }
+    }
+
+    fn open_file(&self, path: &Path, has_alternative: bool) -> Result<Option<OpenOutput>, UploadError> {
+        match open_linked(&self.folder, path).map_err(UploadError::Disk)? {
+            LinkedEntry::File(_, len) if len > self.limit => Err(UploadError::TooLarge {
+                name: shown(&self.key),
+                limit: self.limit,
+            }),
+            LinkedEntry::File(file, len) => Ok(Some(OpenOutput {
+                file,
+                len,
+                notice: None,
+            })),
+            LinkedEntry::Folder(_) if has_alternative => Ok(None),
+            LinkedEntry::Folder(_) => Err(refused(&self.key, "is a folder; ask for it as a folder")),
+            LinkedEntry::Nothing => Err(UploadError::Missing {
+                name: shown(&self.key),
+            }),
+            LinkedEntry::Other => Err(refused(
+                &self.key,
+                "is no file and no folder, or a link that leads out of /output",
+            )),
+        }
+    }
+
+    /// The folder at `path`, all of `/output` if that is empty.
+    fn tree<'a>(&'a self, folder: &'a Folder, path: &'a Path) -> PackedTree<'a> {
+        let is_whole = path.as_os_str().is_empty();
+        PackedTree {
+            folder,
+            root: path,
+            without: if is_whole { &self.unpacked } else { &[] },
+            limit: self.limit,
+        }
+    }
+
+    fn pack(&self, path: &Path, has_alternative: bool) -> Result<Option<OpenOutput>, UploadError> {
+        let found = match path.as_os_str().is_empty() {
+            true => None,
+            false => Some(open_linked(&self.folder, path).map_err(UploadError::Disk)?),
+        };
+        let file = || tempfile::tempfile_in(&self.scratch).map_err(UploadError::Disk);
+        let (into, packed) = match found {
+            None => {
+                let into = file()?;
+                let packed = pack_tree(&self.tree(&self.folder, path), &into, &self.called_off)?;
+                (into, packed)
+            }
+            Some(LinkedEntry::Folder(folder)) => {
+                let into = file()?;
+                let packed = pack_tree(&self.tree(&folder, path), &into, &self.called_off)?;
+                (into, packed)
+            }
+            // The upload of the file is made, or says what is wrong.
+            Some(LinkedEntry::File(..) | LinkedEntry::Nothing | LinkedEntry::Other) if has_alternative => {
+                return Ok(None);
+            }
+            Some(LinkedEntry::File(found, len)) => {
+                let into = file()?;
+                let packed = pack_file(
+                    &self.tree(&self.folder, path),
+                    found,
+                    len,
+                    &into,
+                    &self.called_off,
+                )?;
+                (into, packed)
+            }
+            Some(LinkedEntry::Nothing) => {
+                return Err(UploadError::Missing {
+                    name: shown(&self.key),
+                });
+            }
+            Some(LinkedEntry::Other) => {
+                return Err(refused(
+                    &self.key,
+                    "is no folder, or a link that leads out of /output",
+                ));
+            }
+        };
+        Ok(Some(OpenOutput {
+            file: into,
+            len: packed.len,
+            notice: packed.notice,
+        }))
+    }
+}
+
+/// Sends an output that is open.
+async fn send_one(
     http: &PinnedClient,
     plan: UploadPlan,
-    folder: Arc<Folder>,
-    output: &Path,
-    limit: u64,
+    name: String,
+    OpenOutput { file, len, notice }: OpenOutput,
     progress: Arc<UploadProgress>,
-    called_off: &CancellationToken,
 ) -> Result<DoneUpload, UploadError> {
-    let name = file_name(&plan);
-    let (key, scratch) = (plan.key.clone(), output.parent().unwrap_or(output).to_owned());
-    let (what, token) = (plan.what, called_off.clone());
-    let (file, len, notice) = blocking(move || match what {
-        UploadSource::File(path) => {
-            let (file, len) = open_regular(&folder, &path, &key, limit)?;
-            Ok((file, len, None))
-        }
-        UploadSource::Folder(without) => {
-            let file = tempfile::tempfile_in(scratch).map_err(UploadError::Disk)?;
-            let zipped = zip_folder(&folder, &without, &file, limit, &token)?;
-            Ok((file, zipped.len, zipped.omitted.notice()))
-        }
-    })
-    .await?;
     let failed = |source| UploadError::Send {
         name: shown(&plan.key),
         source,
@@ -394,11 +609,15 @@ fn refused(name: &str, reason: &'static str) -> UploadError {
 fn file_name(plan: &UploadPlan) -> String {
     match &plan.what {
         UploadSource::Folder(_) => WHOLE.to_owned(),
-        UploadSource::File(path) => path
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default(),
+        UploadSource::File(path) | UploadSource::LinkedFile { path, .. } => last_name(path),
+        UploadSource::Tree { path, .. } if path.as_os_str().is_empty() => "output.tar".to_owned(),
+        UploadSource::Tree { path, .. } => format!("{}.tar", last_name(path)),
     }
+}
+
+fn last_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 async fn blocking<T: Send + 'static>(

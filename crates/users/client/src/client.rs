@@ -293,10 +293,11 @@ impl Client {
         if job.webhook.is_some() {
             self.require(Feature::Webhooks).await?;
         }
-        let Some(extension) = &job.muster else {
+        let needed = job.needed_features();
+        if needed == FeatureSet::NONE {
             return Ok(());
-        };
-        match self.features().await?.lacks(extension.needed_features()) {
+        }
+        match self.features().await?.lacks(needed) {
             None => Ok(()),
             Some(feature) => Err(ClientError::Lacks {
                 base: self.base.clone(),

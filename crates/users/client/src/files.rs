@@ -1,6 +1,8 @@
 //! Files sent to a facilitator's store and fetched from it. A connection that breaks costs what was on its way.
 
+use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +21,8 @@ use crate::client::Client;
 use crate::error::ClientError;
 
 const BLOCK: usize = 256 * 1024;
+/// The permission bits of a file before the umask takes its part.
+const USUAL_FILE: u32 = 0o666;
 /// Between two reports of how far a transfer is.
 const TELL: Duration = Duration::from_millis(100);
 /// A transfer that does not get on for so long is begun again where it is.
@@ -231,7 +235,8 @@ impl Client {
         }
     }
 
-    /// Fetches a file of the store to `to`, which is replaced once everything has come and its sha256 is right.
+    /// Fetches a file of the store to `to`, which is replaced once everything has come and its sha256 is right. Its
+    /// permissions are those that the umask gives.
     ///
     /// # Errors
     /// The file is not there, this machine cannot keep it, its content is not what the store promises, or the
@@ -240,6 +245,20 @@ impl Client {
         &self,
         file: &FileView,
         to: &Path,
+        tell: impl FnMut(TransferProgress),
+    ) -> Result<u64, ClientError> {
+        self.fetch_file_as(file, to, USUAL_FILE, tell).await
+    }
+
+    /// As [`Client::fetch_file`], with these permission bits, of which the umask takes its part.
+    ///
+    /// # Errors
+    /// See [`Client::fetch_file`].
+    pub async fn fetch_file_as(
+        &self,
+        file: &FileView,
+        to: &Path,
+        mode: u32,
         mut tell: impl FnMut(TransferProgress),
     ) -> Result<u64, ClientError> {
         let folder = match to.parent() {
@@ -252,7 +271,10 @@ impl Client {
             source,
         };
         std::fs::create_dir_all(folder).map_err(|error| io("make the folder of", error))?;
-        let mut kept = NamedTempFile::new_in(folder).map_err(|error| io("write", error))?;
+        let mut kept = tempfile::Builder::new()
+            .permissions(Permissions::from_mode(mode))
+            .tempfile_in(folder)
+            .map_err(|error| io("write", error))?;
         let mut hasher = Sha256::new();
         let mut at: u64 = 0;
         let mut breaks = 0;

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! Reading order: [`client`] (requests and identity), [`follow_job`] (a job until it ends) over the response's events,
-//! [`files`] (uploads that continue after a break, downloads that are checked), and beside them what a job printed.
+//! [`files`] (uploads that continue after a break, downloads that are checked), [`output_tree`] (a delivered folder of
+//! a job laid out), and beside them what a job printed.
 
 pub mod client;
 pub mod error;
@@ -25,6 +26,7 @@ pub mod files;
 pub mod follow_job;
 mod login;
 mod printed_output;
+pub mod output_tree;
 
 pub use client::{Client, Credential};
 pub use error::ClientError;

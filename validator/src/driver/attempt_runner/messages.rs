@@ -84,7 +84,8 @@ impl AttemptRunner<'_> {
     /// The first feature that the job's offer needs and the connected miner has not shown.
     pub(super) fn missing_feature(&self) -> Option<Feature> {
         let needed = self.request.has_private_image().then_some(Feature::PrivateImages);
-        let needed = needed.into_iter().chain(self.needs_checkpoints());
+        let folders = self.request.needs_folders().then_some(Feature::Folders);
+        let needed = needed.into_iter().chain(self.needs_checkpoints()).chain(folders);
         self.channel.features().lacks(needed.collect())
     }
 

@@ -18,6 +18,9 @@ pub const MAX_LISTED_OUTPUTS: usize = 1_000;
 /// The longest path of an output file that is listed, in bytes.
 pub const MAX_OUTPUT_PATH_BYTES: usize = 1_024;
 
+/// All permission bits of a file.
+const MAX_MODE: u32 = 0o777;
+
 /// A file that a program left among its outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -29,6 +32,10 @@ pub struct OutputFile {
     pub sha256: Digest,
     /// The length of the file in bytes.
     pub bytes: u64,
+    /// The permission bits of the file, 0 to 0o777; absent from an executor without the feature `folders`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 511))]
+    pub mode: Option<u32>,
 }
 
 /// The completion report of an attempt. An executor tells it; nobody else has measured it.
@@ -87,7 +94,10 @@ impl CompletionReport {
     }
 
     fn is_bounded(&self) -> bool {
-        let is_short = |file: &OutputFile| (1..=MAX_OUTPUT_PATH_BYTES).contains(&file.path.len());
+        let is_short = |file: &OutputFile| {
+            (1..=MAX_OUTPUT_PATH_BYTES).contains(&file.path.len())
+                && file.mode.is_none_or(|mode| mode <= MAX_MODE)
+        };
         self.outputs.len() <= MAX_LISTED_OUTPUTS
             && self.outputs.iter().all(is_short)
             && self.outputs.is_sorted_by(|a, b| a.path < b.path)
@@ -148,6 +158,13 @@ mod tests {
         );
         assert_eq!(broken("outputs", json!([file("")])), None);
         assert_eq!(broken("outputs", json!([file(&"x".repeat(1_025))])), None);
+        let with_mode = |mode: u32| {
+            let mut listed = file("a");
+            listed["mode"] = json!(mode);
+            broken("outputs", json!([listed]))
+        };
+        assert_eq!(with_mode(0o755).unwrap().outputs[0].mode, Some(0o755));
+        assert_eq!(with_mode(0o4755), None);
         assert_eq!(broken("gpu_permille", json!(1_001)), None);
         assert_eq!(broken("compute_ms", json!("soon")), None);
         assert_eq!(

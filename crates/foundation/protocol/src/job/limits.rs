@@ -3,6 +3,7 @@
 
 use indexmap::IndexMap;
 
+use crate::job_files::upload::{FileUpload, OutputUpload};
 use crate::rest::CreateJob;
 use crate::wire::facilitator::UserJobRequest;
 
@@ -18,8 +19,11 @@ pub const MAX_ENTRIES: usize = 4_096;
 /// The most bytes of all arguments and environment variables together: an operating system accepts no more.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
+/// The most characters of a path in a reason.
+const MAX_SHOWN_CHARS: usize = 120;
+
 /// The fields of a job that have limits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BoundedFields<'a> {
     /// The image reference.
     pub docker_image: &'a str,
@@ -27,6 +31,8 @@ pub struct BoundedFields<'a> {
     pub args: &'a [String],
     /// Environment variables of the container.
     pub env: &'a IndexMap<String, String>,
+    /// The uploads of single files and folders.
+    pub uploads: Vec<FileUpload>,
     /// Limit for fetching the inputs, in seconds.
     pub download_time_limit: u64,
     /// Limit for the program, in seconds; at least 1.
@@ -53,6 +59,7 @@ impl<'a> From<&'a CreateJob> for BoundedFields<'a> {
             docker_image: &job.docker_image,
             args: &job.args,
             env: &job.env,
+            uploads: job.uploads.clone().unwrap_or_default(),
             download_time_limit: job.download_time_limit,
             execution_time_limit: job.execution_time_limit,
             upload_time_limit: job.upload_time_limit,
@@ -67,6 +74,11 @@ impl<'a> From<&'a UserJobRequest> for BoundedFields<'a> {
             docker_image: &job.docker_image,
             args: &job.args,
             env: &job.env,
+            uploads: job
+                .output_upload
+                .as_ref()
+                .map(OutputUpload::files)
+                .unwrap_or_default(),
             download_time_limit: job.download_time_limit,
             execution_time_limit: job.execution_time_limit,
             upload_time_limit: job.upload_time_limit,
@@ -134,6 +146,11 @@ pub fn find_over_limits(asked: &BoundedFields<'_>) -> Vec<OverLimit> {
         let reason = format!("args and env may hold {MAX_TEXT_BYTES} bytes together at most.");
         refuse("args", reason);
     }
+    let flaw = |upload: &FileUpload| Some((upload.relative_path().to_owned(), upload.check_path().err()?));
+    if let Some((path, reason)) = asked.uploads.iter().find_map(flaw) {
+        let shown: String = path.chars().take(MAX_SHOWN_CHARS).collect();
+        refuse("uploads", format!("The path {shown:?} of an output {reason}."));
+    }
     found
 }
 
@@ -186,6 +203,20 @@ mod tests {
         assert!(fields(|_| {}).is_empty());
         assert!(fields(|job| job.docker_image = "x".repeat(MAX_IMAGE_CHARS)).is_empty());
         assert!(fields(|job| job.execution_time_limit = MAX_JOB_SECS).is_empty());
+    }
+
+    #[test]
+    fn an_output_path_in_another_than_the_canonical_spelling_is_refused() {
+        let with = |path: &str| {
+            let upload = serde_json::json!({
+                "output_upload_type": "single_file_put", "url": "http://h/", "relative_path": path,
+            });
+            fields(|job| job.uploads = Some(vec![serde_json::from_value(upload).unwrap()]))
+        };
+        assert!(with("a/b.bin").is_empty());
+        for wrong in ["", "/a", "a/", "a//b", "./a", "a/../b", "a\\b", &"x".repeat(256)] {
+            assert_eq!(with(wrong), ["uploads"], "{wrong:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::webhooks::WebhookDelivery;
 use crate::class::ExecutorClass;
+use crate::features::FeatureSet;
 use crate::ids::JobId;
 use crate::job::{CompletionReport, KeptCheckpoint, MetricName, MetricValue, NonFiniteValue, ProgramReport};
 use crate::keys::ValidatorKey;
@@ -18,7 +19,7 @@ use crate::volume::VolumePart;
 use crate::wire::executor::{LayerCount, LogStream, ProgressOf};
 use crate::wire::facilitator::StatusMetadata;
 use crate::wire::miner::{JobImage, StreamingDetails};
-use crate::wire::muster::JobExtension;
+use crate::wire::muster::{JobExtension, features_of};
 use crate::wire::signing::SignedJobFields;
 
 /// `POST /api/v1/job-docker/`. The user's signature covers the order of maps, so they keep it.
@@ -80,6 +81,14 @@ pub struct CreateJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 2048))]
     pub webhook: Option<String>,
+}
+
+impl CreateJob {
+    /// The features that every peer needs to keep what the job asks for.
+    pub fn needed_features(&self) -> FeatureSet {
+        let uploads = self.uploads.iter().flatten();
+        features_of(self.muster.as_deref(), uploads)
+    }
 }
 
 impl CreateJob {

@@ -23,6 +23,7 @@ use crate::receipt::Receipt;
 use crate::signature::Signature;
 use crate::time::Timestamp;
 use crate::trace::{JobTrace, TraceParent, context_for_validator};
+use crate::upload::{FileUpload, OutputUpload, needs_folders};
 
 /// `MusterReceiptCountersigned`, miner to validator: a receipt the miner has signed and stored.
 ///
@@ -486,7 +487,30 @@ pub struct OfferExtension {
     pub traceparent: Option<TraceParent>,
 }
 
+/// The features that every peer needs to keep what a job with this key `muster` and these uploads asks for.
+pub(crate) fn features_of<'a>(
+    extension: Option<&JobExtension>,
+    mut uploads: impl Iterator<Item = &'a FileUpload>,
+) -> FeatureSet {
+    let of_extension = extension.map(JobExtension::needed_features).unwrap_or_default();
+    let folders = uploads.any(|upload| upload.kind().is_some());
+    let folders = folders.then_some(Feature::Folders);
+    of_extension.iter().chain(folders).collect()
+}
+
 impl UserJobRequest {
+    /// The features that every peer needs to keep what the job asks for.
+    pub fn needed_features(&self) -> FeatureSet {
+        let uploads = self.output_upload.as_ref().map(OutputUpload::files);
+        features_of(self.muster.as_deref(), uploads.iter().flatten())
+    }
+
+    /// Whether a miner without the feature `folders` could not deliver one of the outputs.
+    pub fn needs_folders(&self) -> bool {
+        let uploads = self.output_upload.as_ref().map(OutputUpload::files);
+        uploads.is_some_and(|uploads| needs_folders(&uploads))
+    }
+
     /// Whether an executor gets the job's image in a way that needs the feature `private-images`.
     pub fn has_private_image(&self) -> bool {
         self.sealed_credentials().is_some() || self.terms().image_archive.is_some()

@@ -410,3 +410,105 @@ async fn answers_without_end_are_cut() {
     let result: Value = serde_json::from_str(&uploaded.results["o.bin"]).unwrap();
     assert_eq!(result["body"].as_str().unwrap().len(), 256 << 10);
 }
+
+/// The paths in a tar archive with the contents of files and the targets of links.
+fn untarred(bytes: &[u8]) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for entry in tar::Archive::new(bytes).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let path = entry.path().unwrap().display().to_string();
+        let target = entry
+            .link_name()
+            .unwrap()
+            .map(|target| format!("-> {}", target.display()));
+        let mut text = target.unwrap_or_default();
+        entry.read_to_string(&mut text).unwrap();
+        found.insert(path, text);
+    }
+    found
+}
+
+#[tokio::test]
+async fn of_a_file_and_a_folder_of_one_path_the_one_that_is_there_is_uploaded() {
+    let server = Server::start(|_, _| answer("200 OK", &[], b"")).await;
+    let room = Room::new();
+    let root = tempfile::tempdir().unwrap();
+    let output = root.path().join("output");
+    fs::create_dir_all(output.join("results/empty")).unwrap();
+    fs::write(output.join("results/3.ckpt"), "three").unwrap();
+    fs::write(output.join("a\\b"), "any name").unwrap();
+    std::os::unix::fs::symlink("3.ckpt", output.join("results/best")).unwrap();
+    std::os::unix::fs::symlink("/output/results/3.ckpt", output.join("last")).unwrap();
+    let upload = |path: &str, kind: &str| {
+        let url = server.url(&format!("/{kind}/{}", path.replace('.', "all")));
+        json!({"output_upload_type": "single_file_put", "url": url, "relative_path": path, "kind": kind})
+    };
+    let uploads = [
+        upload("results", "file"),
+        upload("results", "folder"),
+        upload("last", "file"),
+        upload("last", "folder"),
+        upload(".", "folder"),
+        upload("results/best", "folder"),
+    ];
+    let multi = json!({"output_upload_type": "multi_upload", "uploads": uploads, "system_output": null});
+    let uploaded = room.upload_from(multi, &output).await.unwrap();
+    assert_eq!(uploaded.notices, Vec::<String>::new());
+    let seen: BTreeMap<_, _> = server
+        .seen()
+        .into_iter()
+        .map(|seen| (seen.path, seen.body))
+        .collect();
+    let paths: Vec<_> = seen.keys().map(String::as_str).collect();
+    assert_eq!(
+        paths,
+        [
+            "/file/last",
+            "/folder/all",
+            "/folder/results",
+            "/folder/results/best"
+        ]
+    );
+    assert_eq!(seen["/file/last"], b"three");
+    let results = untarred(&seen["/folder/results"]);
+    assert_eq!(results["3.ckpt"], "three");
+    assert_eq!(results["best"], "-> 3.ckpt");
+    assert!(results.contains_key("empty"), "{results:?}");
+    let all = untarred(&seen["/folder/all"]);
+    assert_eq!(
+        (all["a\\b"].as_str(), all["last"].as_str()),
+        ("any name", "-> results/3.ckpt")
+    );
+    assert_eq!(
+        untarred(&seen["/folder/results/best"])
+            .into_iter()
+            .collect::<Vec<_>>(),
+        [("best".to_owned(), "three".to_owned())],
+        "a file where a folder was asked for is not lost"
+    );
+}
+
+#[tokio::test]
+async fn an_output_of_either_kind_that_is_missing_or_leads_out_is_the_users_fault() {
+    let server = Server::start(|_, _| answer("200 OK", &[], b"")).await;
+    let room = Room::new();
+    let root = tempfile::tempdir().unwrap();
+    let output = root.path().join("output");
+    fs::create_dir(&output).unwrap();
+    std::os::unix::fs::symlink("/etc", output.join("etc")).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", output.join("host")).unwrap();
+    for path in ["none", "etc", "host"] {
+        let upload = |kind: &str| json!({"output_upload_type": "single_file_put", "url": server.url("/o"), "relative_path": path, "kind": kind});
+        for uploads in [vec![upload("file"), upload("folder")], vec![upload("folder")]] {
+            let multi =
+                json!({"output_upload_type": "multi_upload", "uploads": uploads, "system_output": null});
+            let error = room.upload_from(multi, &output).await.unwrap_err();
+            assert_eq!(
+                (error.code(), error.fault()),
+                (Some(ErrorCode::UploadRefused), Fault::User),
+                "{path}: {error}"
+            );
+        }
+    }
+    assert!(server.seen().is_empty());
+}

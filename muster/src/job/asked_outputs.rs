@@ -1,0 +1,181 @@
+//! The outputs that a user asks for: read from the command line, with a place for each that has none.
+
+use indexmap::IndexMap;
+use muster_client::Client;
+use muster_protocol::Feature;
+use muster_protocol::relative_path::check_relative_path;
+use muster_protocol::rest::CreateFile;
+use muster_protocol::upload::{FilePut, FileUpload, OutputKind, PARTIAL_HEADER, PARTIAL_KEEP, WHOLE_OUTPUT};
+
+use super::run::{name_of, no_store};
+use crate::facilitator_access::client_failure;
+use crate::failure::{Failure, Result};
+use crate::job_inputs;
+
+/// Where an output goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AskedOutput {
+    /// Under `/output`; [`WHOLE_OUTPUT`] for all of it.
+    path: String,
+    /// Whether the user says that it is a folder.
+    is_folder: bool,
+    /// The user's own place; the facilitator's store if there is none.
+    url: Option<String>,
+}
+
+impl AskedOutput {
+    /// Reads `PATH`, `FOLDER/` or `.`, each with `=URL` or without.
+    pub(super) fn read(text: &str) -> Result<Self> {
+        let (path, url) = match text.split_once('=') {
+            Some((path, url)) => (path, Some(url)),
+            None => (text, None),
+        };
+        let (path, is_folder) = match path.strip_suffix('/') {
+            Some(folder) => (folder, true),
+            None => (path, path == WHOLE_OUTPUT),
+        };
+        if path != WHOLE_OUTPUT
+            && let Err(reason) = check_relative_path(path)
+        {
+            return Err(Failure::usage(format_args!(
+                "an output is a file or a folder under /output, and {path:?} {reason} (`--output .` fetches all of \
+                 /output, whatever the names in it; to say where to write what comes back: --save FOLDER)"
+            )));
+        }
+        if let Some(url) = url.filter(|url| !job_inputs::is_url(url)) {
+            return Err(Failure::usage(format_args!(
+                "an output goes to a URL that takes PUT, for example a presigned one, got {url:?}"
+            )));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            is_folder,
+            url: url.map(str::to_owned),
+        })
+    }
+
+    /// The kinds of which one upload each is made; [`None`] for ComputeHorde's form.
+    fn kinds(&self, knows_folders: bool) -> &'static [Option<OutputKind>] {
+        match (knows_folders, self.is_folder, &self.url) {
+            (false, _, _) => &[None],
+            (true, true, _) => &[Some(OutputKind::Folder)],
+            // One URL takes one of the two.
+            (true, false, Some(_)) => &[Some(OutputKind::File)],
+            (true, false, None) => &[Some(OutputKind::File), Some(OutputKind::Folder)],
+        }
+    }
+}
+
+/// Makes a place for each output that has none. Only a place that is used later counts towards an account's bytes.
+pub(super) async fn make_places(client: &Client, outputs: &[AskedOutput]) -> Result<Vec<FileUpload>> {
+    if outputs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let known = client.features().await.map_err(client_failure)?;
+    let knows_folders = known.has(Feature::Folders);
+    if let Some(folder) = outputs.iter().find(|output| output.is_folder && !knows_folders) {
+        return Err(Failure::usage(format_args!(
+            "this facilitator does not know outputs that are folders, such as {:?}: name the files, or have the program \
+             pack them into one",
+            folder.path
+        )));
+    }
+    let mut uploads = Vec::new();
+    for output in outputs {
+        for kind in output.kinds(knows_folders) {
+            uploads.push(upload_of(client, output, *kind).await?);
+        }
+    }
+    Ok(uploads)
+}
+
+async fn upload_of(client: &Client, output: &AskedOutput, kind: Option<OutputKind>) -> Result<FileUpload> {
+    let (url, signed_headers) = match &output.url {
+        Some(url) => (url.clone(), None),
+        None => {
+            let place = CreateFile {
+                name: stored_name(&output.path, kind),
+                size: None,
+                max_size: None,
+                sha256: None,
+            };
+            let url = client.create_file(&place).await.map_err(no_store)?.upload_url;
+            // Nobody but the user reads the store, so what a failed job left may lie there.
+            let keep = (PARTIAL_HEADER.to_owned(), PARTIAL_KEEP.to_owned());
+            (url, Some(IndexMap::from([keep])))
+        }
+    };
+    Ok(FileUpload::SingleFilePut(FilePut {
+        url,
+        relative_path: output.path.clone(),
+        signed_headers,
+        kind,
+    }))
+}
+
+/// The name of an output in the store. A folder lies there as an archive.
+fn stored_name(path: &str, kind: Option<OutputKind>) -> String {
+    match kind {
+        Some(OutputKind::Folder) if path == WHOLE_OUTPUT => "output.tar".to_owned(),
+        Some(OutputKind::Folder) => format!("{}.tar", name_of(path)),
+        Some(OutputKind::File) | None => name_of(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (String, bool, Option<String>) {
+        let AskedOutput { path, is_folder, url } = AskedOutput::read(text).unwrap();
+        (path, is_folder, url)
+    }
+
+    #[test]
+    fn an_output_is_a_file_a_folder_or_all_of_them() {
+        assert_eq!(read("a/b.bin"), ("a/b.bin".to_owned(), false, None));
+        assert_eq!(read("results/"), ("results".to_owned(), true, None));
+        assert_eq!(read("."), (".".to_owned(), true, None));
+        assert_eq!(read("./"), (".".to_owned(), true, None));
+        let url = "https://host/b?x=1".to_owned();
+        assert_eq!(
+            read("b.bin=https://host/b?x=1"),
+            ("b.bin".to_owned(), false, Some(url))
+        );
+    }
+
+    #[test]
+    fn an_output_that_could_not_be_delivered_is_refused_before_the_job_is_made() {
+        for bad in [
+            "",
+            "/",
+            "/b",
+            "../b",
+            "a//b",
+            "./a",
+            "a/../b",
+            "a\\b",
+            "b//",
+            "b=",
+            "b=ftp://x",
+            "b=./here",
+        ] {
+            assert!(AskedOutput::read(bad).is_err(), "{bad}");
+        }
+        assert!(AskedOutput::read(&"x".repeat(256)).is_err());
+    }
+
+    #[test]
+    fn a_name_of_which_nobody_knows_the_kind_has_a_place_for_each() {
+        let kinds = |text: &str, knows| AskedOutput::read(text).unwrap().kinds(knows).to_vec();
+        let (file, folder) = (Some(OutputKind::File), Some(OutputKind::Folder));
+        assert_eq!(kinds("a", true), [file, folder]);
+        assert_eq!(kinds("a/", true), [folder]);
+        assert_eq!(kinds(".", true), [folder]);
+        assert_eq!(kinds("a=http://h/", true), [file]);
+        assert_eq!(kinds("a/=http://h/", true), [folder]);
+        assert_eq!(kinds("a", false), [None]);
+        assert_eq!(stored_name("x/results", folder), "results.tar");
+        assert_eq!(stored_name(".", folder), "output.tar");
+    }
+}
