@@ -234,7 +234,7 @@ pub(crate) fn follow(
     .boxed()
 }
 
-/// What the files of a collector hold behind two offsets.
+/// The content of a collector's files behind two offsets.
 enum CollectedPiece {
     Stdout(Bytes),
     Stderr(Bytes),
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!((end.stdout, end.stderr), (lost, lost));
     }
 
-    /// What a follower reads from these offsets, and whether it ended well.
+    /// The bytes that a follower reads from these offsets, and whether it ended well.
     async fn followed(folder: &Path, from: (u64, u64)) -> (Vec<u8>, Vec<u8>, bool) {
         let clock: SharedClock = Arc::new(SystemClock::new());
         let mut pieces = follow(folder.to_owned(), from, clock);

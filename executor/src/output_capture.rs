@@ -345,7 +345,7 @@ impl OutputCapture {
         }
     }
 
-    /// What the program prints comes from the engine's copy from now on. That copy is for people: it drops and adds ends
+    /// Output comes from the engine's copy from now on. That copy is for people: it drops and adds ends
     /// of lines, and replaces bytes that are no text. The copy on disk takes nothing of it, and ends here: by the lengths
     /// of such a copy nobody knows whether bytes are missing.
     pub(crate) fn note_reread(&self) {
