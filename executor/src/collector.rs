@@ -2,8 +2,8 @@
 //!
 //! An executor starts one for each job (`muster executor collect`), tells it the container, and waits until it has
 //! attached. It runs in a session of its own and ends with the container's output; then a file says how the output
-//! ended. The executor that takes the job over reads the files by offset: the engine's own copy is for people and changes
-//! bytes.
+//! ended. The executor that takes the job over reads the files by offset: the engine's own copy is for people and
+//! changes bytes.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -238,7 +238,7 @@ pub(crate) fn follow(
 enum CollectedPiece {
     Stdout(Bytes),
     Stderr(Bytes),
-    /// Nothing yet.
+    /// Nothing, while the collector is alive.
     NotYet,
     /// Nothing, and nothing will come.
     Over,

@@ -210,8 +210,8 @@ impl StreamSender {
         }
     }
 
-    /// Sends the blocks that the store lacks, since it was away or a sweep has dropped them meanwhile, and then the list of
-    /// the blocks. Where the store took only the first of them, the list names these.
+    /// Sends the blocks that the store lacks, since it was away or a sweep has dropped them meanwhile, and then the
+    /// list of the blocks. Where the store took only the first of them, the list names these.
     async fn complete(&mut self, length: u64) -> Option<StoredStream> {
         if self.failed.is_none() {
             match self.send_missing(length).await {
