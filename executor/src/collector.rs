@@ -2,8 +2,8 @@
 //!
 //! An executor starts one for each job (`muster executor collect`), tells it the container, and waits until it has
 //! attached. It runs in a session of its own and ends with the container's output; then a file says how the output
-//! ended. The executor that takes the job over reads the files by offset: the engine's own copy is for people and changes
-//! bytes.
+//! ended. The executor that takes the job over reads the files by offset: the engine's own copy is for people and
+//! changes bytes.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -234,11 +234,11 @@ pub(crate) fn follow(
     .boxed()
 }
 
-/// What the files of a collector hold behind two offsets.
+/// The content of a collector's files behind two offsets.
 enum CollectedPiece {
     Stdout(Bytes),
     Stderr(Bytes),
-    /// Nothing yet.
+    /// Nothing, while the collector is alive.
     NotYet,
     /// Nothing, and nothing will come.
     Over,
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!((end.stdout, end.stderr), (lost, lost));
     }
 
-    /// What a follower reads from these offsets, and whether it ended well.
+    /// The bytes that a follower reads from these offsets, and whether it ended well.
     async fn followed(folder: &Path, from: (u64, u64)) -> (Vec<u8>, Vec<u8>, bool) {
         let clock: SharedClock = Arc::new(SystemClock::new());
         let mut pieces = follow(folder.to_owned(), from, clock);

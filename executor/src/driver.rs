@@ -362,8 +362,8 @@ impl Driver {
         }
     }
 
-    /// The last event of a job, which waits until the last checkpoint of its program is kept and its output is sent. The
-    /// machine's own clock bounds the wait.
+    /// The last event of a job, which waits until the last checkpoint of its program is kept and its output is sent.
+    /// The machine's own clock bounds the wait.
     fn hold_back(&mut self, event: Event) -> Option<Event> {
         let deadline = self.machine.deadline().minus(LAST_MOMENT);
         match &mut self.stage {

@@ -1,11 +1,11 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
 //! Reading order: [`attempt_state`] (the life of an attempt, pure), `job_layout` (a job's rights and limits, pure),
-//! [`job_sandbox`] (its container, pure), [`output_capture`] (its printed output, which [`collector`] writes down; [`muster_job_data`] carries its
-//! inputs, outputs and artifacts), [`attempt_report`] (the last messages to the miner, pure), `steps` (the work on a
-//! job, one step a file), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver`
-//! (one attempt), [`persistent`] (many attempts over one connection), then [`reap`] (containers of executors that were
-//! killed).
+//! [`job_sandbox`] (its container, pure), [`output_capture`] (its printed output, which [`collector`] writes down;
+//! [`muster_job_data`] carries its inputs, outputs and artifacts), [`attempt_report`] (the last messages to the miner,
+//! pure), `steps` (the work on a job, one step a file), `session` (a streaming job behind its seal) with `co_grader`
+//! (challenges meanwhile), `driver` (one attempt), [`persistent`] (many attempts over one connection), then [`reap`]
+//! (containers of executors that were killed).
 //!
 //! An executor runs next to untrusted code. It knows no chain. It holds the key by which its miner knows it, if it is a
 //! persistent executor, and the keys of the sessions that it serves, which end with them; no other key. It accepts

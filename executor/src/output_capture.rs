@@ -345,9 +345,9 @@ impl OutputCapture {
         }
     }
 
-    /// What the program prints comes from the engine's copy from now on. That copy is for people: it drops and adds ends
-    /// of lines, and replaces bytes that are no text. The copy on disk takes nothing of it, and ends here: by the lengths
-    /// of such a copy nobody knows whether bytes are missing.
+    /// Output comes from the engine's copy from now on. That copy is for people: it drops and adds ends of lines, and
+    /// replaces bytes that are no text. The copy on disk takes nothing of it, and ends here: the lengths of such a copy
+    /// do not tell whether bytes are missing.
     pub(crate) fn note_reread(&self) {
         let mut streams = self.lock();
         let streams = &mut *streams;

@@ -1,9 +1,11 @@
-//! The help texts of the binary: every command explains itself, in lines that fit, with an example where one is needed.
+//! The texts that the binary prints: every command explains itself, in lines that fit, with an example where one is
+//! needed; and standard output that cannot be written is an error where it is full, a quiet end where its reader left.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
 
 /// The words behind `muster` that name a command.
 type Words = Vec<String>;
@@ -145,4 +147,43 @@ fn help_texts_are_the_reviewed_ones() {
         assert_eq!(made, kept, "{ANEW}");
     }
     assert_eq!(text.lines().count(), reviewed.lines().count());
+}
+
+/// Commands that print much, and one whose text is written by the library that reads the command line.
+const PRINTING: [&[&str]; 3] = [&["completions", "bash"], &["explain", "E0001"], &["--help"]];
+
+fn run_into(command: &[&str], stdout: impl Into<Stdio>) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_muster"))
+        .args(command)
+        .stdout(stdout)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+        .wait_with_output()
+        .unwrap()
+}
+
+#[test]
+fn full_standard_output_is_an_error_that_says_so() {
+    for command in PRINTING {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let ended = run_into(command, full);
+        let told = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{command:?}: {told}");
+        assert!(
+            told.starts_with("error: standard output cannot be written: No space left on device"),
+            "{command:?}: {told}"
+        );
+    }
+}
+
+#[test]
+fn closed_standard_output_ends_a_command_quietly_as_a_shell_shows_it() {
+    for command in PRINTING {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = run_into(command, writer);
+        assert_eq!(ended.status.code(), Some(141), "{command:?}");
+        assert_eq!(String::from_utf8(ended.stderr).unwrap(), "", "{command:?}");
+    }
 }

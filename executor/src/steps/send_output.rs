@@ -46,7 +46,7 @@ impl OutputHandle {
         self.0.send_replace(OutputPhase::Over);
     }
 
-    /// The result waits for the output until `deadline`. What the store does not have then is named in the result.
+    /// The result waits for the output until `deadline`, and names the bytes that the store does not have then.
     pub(crate) fn await_until(&self, deadline: Timestamp) {
         self.0.send_replace(OutputPhase::Awaited(deadline));
     }
@@ -189,6 +189,10 @@ impl StreamSender {
         if self.blocks.is_empty() && is_shown_whole(&content) {
             return printed;
         }
+        if self.failed == Some(OutputShortfall::Store) {
+            // It may be back.
+            self.failed = None;
+        }
         if !content.is_empty() {
             self.blocks.push(digest);
             if self.failed.is_none() {
@@ -206,11 +210,14 @@ impl StreamSender {
         }
     }
 
-    /// Sends again what a sweep of the store may have dropped meanwhile, and then the list of the blocks. Where the store
-    /// took only the first of them, the list names these.
+    /// Sends the blocks that the store lacks, since it was away or a sweep has dropped them meanwhile, and then the
+    /// list of the blocks. Where the store took only the first of them, the list names these.
     async fn complete(&mut self, length: u64) -> Option<StoredStream> {
         if self.failed.is_none() {
-            self.failed = self.send_missing(length).await.err();
+            match self.send_missing(length).await {
+                Ok(()) => self.stored = self.blocks.len(),
+                Err(reason) => self.failed = Some(reason),
+            }
         }
         let blocks = self.blocks.get(..self.stored)?;
         let list = Bytes::from(

@@ -15,20 +15,22 @@ use muster_testbed::until;
 use serde_json::{Value, json};
 
 use crate::checkpoints::block_store::BlockStore;
+use crate::persistent::EnrolledExecutor;
 use crate::reattaching::{held, take_back};
 use crate::support::engine;
 use crate::support::image;
 use crate::support::lease::{Job, Lease, allow_test_images};
 use crate::support::miner::{FakeMiner, Wire};
+use crate::warm::{one_waits, warm_lease};
 
-/// What `probe bytes` prints at a time.
+/// The bytes that `probe bytes` prints at a time.
 fn awkward_bytes() -> Vec<u8> {
     let lines = [16_383, 16_384, 40_000].map(|length| [vec![b'x'; length - 1], vec![b'\n']].concat());
     let every: Vec<u8> = (0..=u8::MAX).collect();
     [lines.concat(), every].concat()
 }
 
-/// What `probe print` prints.
+/// The bytes that `probe print` prints.
 fn lines(bytes: usize) -> Vec<u8> {
     let line = [vec![b'x'; 79], vec![b'\n']].concat();
     [line.repeat(bytes / 80), b"end\n".to_vec()].concat()
@@ -150,7 +152,7 @@ async fn output_beyond_the_bound_is_stored_up_to_it_and_says_how_much_there_was(
 async fn output_without_a_store_is_counted_and_the_job_ends_well() {
     let engine = engine().await;
     image::load(&engine).await;
-    // Nobody listens at the port of a listener that has gone.
+    // The port of a listener that has gone has none.
     let gone = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -355,4 +357,48 @@ fn lease_with(collector: &Path) -> Lease {
     let mut lease = lease();
     lease.config.collector = Some(collector.to_owned());
     lease
+}
+
+#[tokio::test]
+async fn output_of_a_warm_container_is_collected_from_its_first_byte() {
+    let engine = engine().await;
+    image::load(&engine).await;
+    let (tasks, store) = (Tasks::new(), BlockStore::default());
+    let url = store.listen(&tasks).await;
+    let scripts = tempfile::tempdir().unwrap();
+    let (program, pid) = collector(scripts.path());
+    let mut executor = warm_lease();
+    executor.config.collector = Some(program);
+    executor.config.transfer.allow = vec!["127.0.0.1".to_owned()];
+    let mut enrolled = EnrolledExecutor::open(&executor, 1).await;
+    let mut connection = enrolled.next_connection().await;
+    let mut collectors = Vec::new();
+    for _ in 0..2 {
+        let (lease, job) = (Lease::new(), Job::new(&["probe", "bytes", "0"]));
+        connection.send(&lease.offer(&job)).await;
+        connection.until("V0ExecutorReadyRequest").await;
+        let mut request = lease.request(&job);
+        request["muster"] = json!({"output": {"blocks": url}});
+        connection.send(&request).await;
+        let messages = connection.until("MusterLeaseOver").await;
+        let mut ends = messages.iter().filter(|message| !message["completion"].is_null());
+        let end = ends.next().expect("the job has finished");
+        let printed: PrintedStreams = serde_json::from_value(end["completion"]["printed"].clone()).unwrap();
+        for stream in [printed.stdout, printed.stderr] {
+            let stated = PrintedStream {
+                stored: None,
+                ..stream
+            };
+            assert_eq!(stated, whole(&awkward_bytes().repeat(2)));
+            assert!(stored(&store, stream) == awkward_bytes().repeat(2));
+        }
+        one_waits(&engine, &executor.config.work_dir, "").await;
+        collectors.push(std::fs::read_to_string(&pid).unwrap());
+    }
+    assert_ne!(
+        collectors[0], collectors[1],
+        "each container has a collector of its own"
+    );
+    enrolled.stop().await;
+    executor.assert_clean(&engine).await;
 }

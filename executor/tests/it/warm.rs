@@ -10,7 +10,7 @@ use crate::support::lease::{Job, Lease};
 use crate::support::{build_static, engine, image, until};
 
 /// An executor that keeps one container warm.
-fn warm_lease() -> Lease {
+pub(crate) fn warm_lease() -> Lease {
     let mut lease = Lease::new();
     lease.config.persistent.warm.holder = build_static("muster-hold", "muster-hold").unwrap();
     lease
@@ -27,7 +27,7 @@ async fn waiting(engine: &ContainerEngine, work_dir: &Path) -> Vec<String> {
     names
 }
 
-async fn one_waits(engine: &ContainerEngine, work_dir: &Path, but: &str) -> String {
+pub(crate) async fn one_waits(engine: &ContainerEngine, work_dir: &Path, but: &str) -> String {
     let found = std::cell::RefCell::new(String::new());
     until("a container waits", || async {
         let names = waiting(engine, work_dir).await;

@@ -94,9 +94,8 @@ pub(super) async fn create(
     };
     note_context(&mut job.muster, read_context(&parts.headers));
     service
-        .grant_checkpoints(&caller, &parts.headers, id, &mut job)
+        .grant_blocks(&caller, &parts.headers, id, &mut job)
         .await?;
-    service.grant_output(&parts.headers, id, &mut job);
     let (validator, request) = request_bodies::into_request(job, id, signature);
     let request = muster_identity::verify_job(&request).map_err(|error| match error {
         VerifyError::Terms { .. } => ApiRejection::field("muster", &error.to_string()),
@@ -190,6 +189,18 @@ impl JobService {
                 "The account has no secret that signs the message: draw one with PUT /api/v1/webhook/ first.",
             )),
         }
+    }
+
+    /// Adds the grants on the file store: for the printed streams, and for checkpoints where a job leaves any.
+    async fn grant_blocks(
+        &self,
+        caller: &Caller<JobsRight>,
+        headers: &HeaderMap,
+        id: JobId,
+        job: &mut CreateJob,
+    ) -> Result<(), ApiRejection> {
+        self.grant_output(headers, id, job);
+        self.grant_checkpoints(caller, headers, id, job).await
     }
 
     /// Adds the grant on the file store to a job that leaves checkpoints.

@@ -33,7 +33,7 @@ enum StreamSource<'a> {
     Text(&'a [u8]),
     /// In the file store.
     Stored(PrintedStream),
-    /// Nowhere.
+    /// The facilitator does not have them.
     Nowhere,
 }
 

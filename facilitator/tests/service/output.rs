@@ -1,4 +1,4 @@
-//! What a job printed, byte for byte: blocks that its executor wrote, and the text of a short result.
+//! The output of a job, byte for byte: blocks that its executor wrote, and the text of a short result.
 
 use muster_protocol::job::{CompletionReport, PrintedStream, PrintedStreams, StoredStream};
 use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata};

@@ -1,4 +1,4 @@
-//! What a job printed, byte for byte: what did not come live is read from the facilitator's file store.
+//! The output of a job, byte for byte: the part that did not come live is read from the facilitator's file store.
 
 use muster_client::{Client, ClientError};
 use muster_process::error::Causes;
@@ -118,7 +118,7 @@ fn print_text(
     }
 }
 
-/// What the executor states about a stream; `None` if it states nothing.
+/// The executor's statement about a stream; `None` if it states nothing.
 fn printed_stream(view: &JobView, stream: LogStream) -> Option<PrintedStream> {
     let printed = view.completion.as_ref()?.printed.as_ref()?;
     Some(match stream {

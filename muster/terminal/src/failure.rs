@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// What a job printed is not there whole: no hole is passed over in silence.
+    /// The output of a job is not whole: no hole is passed over in silence.
     pub fn incomplete(code: ErrorCode, error: impl Into<anyhow::Error>) -> Self {
         Self {
             code: Some(code),

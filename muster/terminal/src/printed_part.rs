@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 /// The first bytes of a stream, which were printed here.
 #[derive(Clone, Debug, Default)]
 pub struct PrintedPart {
-    /// Their number.
+    /// The number of bytes from the beginning of the stream.
     end: u64,
     hasher: Sha256,
     /// Live pieces are printed no more: one was missing, or held bytes that are no text.

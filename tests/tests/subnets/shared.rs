@@ -25,8 +25,8 @@ fn users_run_watch_cancel_and_fetch_jobs() {
     section("a job's output is seen while it runs", || {
         users::a_jobs_output_is_seen_while_it_runs(&subnet);
     });
-    section("what a program prints comes whole into a file", || {
-        users::what_a_program_prints_comes_whole_into_a_file(&subnet);
+    section("the output of a program comes whole into a file", || {
+        users::the_output_of_a_program_comes_whole_into_a_file(&subnet);
     });
     section(
         "an API key opens what the hotkey owns until it is revoked",

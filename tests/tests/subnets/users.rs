@@ -332,7 +332,7 @@ pub(crate) fn a_jobs_output_is_seen_while_it_runs(subnet: &RunningSubnet) {
 
 /// Standard output comes byte for byte: more than a live view passes on, and bytes that are no text. Where it cannot be
 /// written, the command says so.
-pub(crate) fn what_a_program_prints_comes_whole_into_a_file(subnet: &RunningSubnet) {
+pub(crate) fn the_output_of_a_program_comes_whole_into_a_file(subnet: &RunningSubnet) {
     let line = [vec![b'x'; 79], vec![b'\n']].concat();
     let lines = [line.repeat(250_000), b"end\n".to_vec()].concat();
     let long = [16_383, 16_384, 40_000].map(|length| [vec![b'x'; length - 1], vec![b'\n']].concat());

@@ -17,8 +17,8 @@ const fn name_of(stream: LogStream) -> &'static str {
 }
 
 impl Client {
-    /// Reads the bytes of a stream from `from` up to `until`, and passes them to `take` in order, each once. A connection
-    /// that breaks is opened again where it broke.
+    /// Reads the bytes of a stream from `from` up to `until`, and passes them to `take` in order, each once. A
+    /// connection that breaks is opened again where it broke.
     ///
     /// # Errors
     /// The facilitator does not keep the stream, or the connection breaks again and again.

@@ -362,8 +362,8 @@ impl CheckpointService {
             .await?)
     }
 
-    /// Opens a stream that a program of a job printed, at `offset`. The pieces are its blocks, of which one at a time is
-    /// in memory.
+    /// Opens a stream that a program of a job printed, at `offset`. The pieces are its blocks, of which one at a time
+    /// is in memory.
     ///
     /// # Errors
     /// The list of its blocks is not there, or the store fails.

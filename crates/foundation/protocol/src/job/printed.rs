@@ -8,9 +8,9 @@ use crate::digest::Digest;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PrintedStreams {
-    /// Standard output.
+    /// The stream of file descriptor 1, as its executor collected it.
     pub stdout: PrintedStream,
-    /// Standard error.
+    /// The stream of file descriptor 2, as its executor collected it.
     pub stderr: PrintedStream,
 }
 
