@@ -244,7 +244,7 @@ impl AnswerObservation {
             None => None,
         };
         match counted {
-            Some(counted) => (self.meter.usage_by_count(counted), true),
+            Some(counted) => (self.meter.usage_by_count(counted.usage, counted.template), true),
             None => (self.meter.usage(), false),
         }
     }
