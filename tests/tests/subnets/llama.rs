@@ -83,7 +83,7 @@ fn llama_cpps_server_is_whitelisted_and_every_answer_of_it_is_proven() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/streaming.md");
     let muster = muster_tests::muster().unwrap();
     let arguments = [
-        &base,
+        base.as_str(),
         key,
         LLAMA,
         muster.to_str().unwrap(),
