@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 
 import openai
 from openai import AsyncOpenAI, OpenAI
@@ -36,6 +37,23 @@ async def in_async():
         return said(chunks), len([one for one in both if one.choices[0].message.content is not None])
 
 
+def used(client, **wish):
+    """The tokens that the gateway counted of one answer."""
+    raw = client.chat.completions.with_raw_response.create(model=model, messages=ASK, max_tokens=4, **wish)
+    answer = raw.parse()
+    if wish.get("stream"):
+        list(answer)
+    waited_until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return client.get(f"/proofs/{raw.headers['x-request-id']}", cast_to=object)["usage"]
+        except openai.NotFoundError:
+            # The answer is stored a moment after its last byte.
+            if time.monotonic() > waited_until:
+                raise
+            time.sleep(0.02)
+
+
 def main():
     client = OpenAI(base_url=base, api_key=key, max_retries=0, timeout=PATIENCE)
     report = {"models": [one.id for one in client.models.list()]}
@@ -56,6 +74,9 @@ def main():
         model=model, messages=ASK, max_tokens=4, logprobs=True, top_logprobs=2
     ).choices[0].logprobs
     report["logprobs"] = len(logprobs.content) if logprobs and logprobs.content else 0
+    # A document, a stream and a stream with its usage have one price, whatever else the request says.
+    ways = [{}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}, {"stream": True, "user": "u" * 500}]
+    report["used"] = [used(client, **way) for way in ways]
     # An abort in the middle: the next request is none the worse for it.
     stream = client.chat.completions.create(model=model, messages=ASK, max_tokens=200, stream=True)
     report["aborted"] = stream.response.headers["x-request-id"]

@@ -65,9 +65,9 @@ where
         .layer(from_fn(allow_other_origins))
 }
 
-/// Lets pages of other origins call, as programs may: an API key works from anywhere. A preflight is allowed the headers
-/// that it asks for, because clients send headers that no list of ours knows, and a header opens nothing here but the
-/// one with the key.
+/// Lets pages of other origins call, as programs may: an API key works from anywhere. A preflight is allowed the
+/// headers that it asks for, because clients send headers that no list of ours knows, and a header opens nothing here
+/// but the one with the key.
 async fn allow_other_origins(request: Request, next: Next) -> Response {
     let preflight = request.method() == Method::OPTIONS;
     let asked = request

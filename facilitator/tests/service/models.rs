@@ -324,7 +324,7 @@ async fn a_revoked_key_opens_nothing_and_pages_of_any_origin_may_ask() {
     assert_eq!(answer.headers()["access-control-allow-origin"], "*");
     let allowed = answer.headers()["access-control-allow-headers"].to_str().unwrap();
     assert!(allowed.contains("authorization") && allowed.contains("content-type"));
-    // What our pages document and official clients send is allowed, and so is what a later client sends.
+    // Headers that our pages document or official clients send are allowed, and so is one of a later client.
     let wanted = "authorization,content-type,muster-audit-consent,muster-client-nonce,muster-validator,traceparent,\
                   idempotency-key,openai-organization,openai-project,openai-beta,x-stainless-retry-count,x-later";
     let asked = user

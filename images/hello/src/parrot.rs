@@ -2,6 +2,8 @@
 //! repeats the words of the last message, one every PACE milliseconds, until it has sent `max_tokens` words. It needs
 //! no weights.
 
+mod asked;
+
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -10,12 +12,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use asked::{AskedCompletion, Choice, ParameterRefusal, field};
+
 /// The name of the model.
 pub const MODEL: &str = "parrot";
 const MAX_HEAD: u64 = 64 * 1024;
 const MAX_BODY: usize = 16 * 1024 * 1024;
-const MAX_WORDS: u64 = 4_096;
-const WORDS: u64 = 16;
 
 /// Serves until the process ends.
 ///
@@ -42,16 +44,6 @@ struct Request {
     method: String,
     path: String,
     body: Vec<u8>,
-}
-
-/// A completion, as the request asks for it.
-struct CompletionRequest {
-    words: Vec<String>,
-    prompt: u64,
-    stream: bool,
-    usage: bool,
-    logprobs: bool,
-    chat: bool,
 }
 
 fn serve_connection(stream: &UnixStream, pace: Duration) -> io::Result<()> {
@@ -100,20 +92,51 @@ fn route_request(request: &Request, writer: &mut impl Write, pace: Duration) -> 
         ("GET", "/v1/models") => write_json(writer, 200, &json!({ "object": "list", "data": [about] })),
         ("POST", "/v1/chat/completions") => answer_completion(request, true, writer, pace),
         ("POST", "/v1/completions") => answer_completion(request, false, writer, pace),
-        ("POST", "/v1/embeddings") => {
-            let length = u32::try_from(request.body.len()).unwrap_or(u32::MAX);
-            let vector =
-                json!([{ "object": "embedding", "index": 0, "embedding": [f64::from(length), 0.5] }]);
-            let usage = json!({ "prompt_tokens": 1, "total_tokens": 1 });
-            let answer = json!({ "object": "list", "model": MODEL, "data": vector, "usage": usage });
-            write_json(writer, 200, &answer)
-        }
-        _other => write_json(writer, 404, &error_body("this path does not exist")),
+        ("POST", "/v1/embeddings") => match embed(&request.body) {
+            Ok(answer) => write_json(writer, 200, &answer),
+            Err(refusal) => write_refusal(writer, &refusal),
+        },
+        _other => write_json(writer, 404, &error_body("this path does not exist", None)),
     }
 }
 
-fn error_body(message: &str) -> Value {
-    json!({ "error": { "message": message, "type": "invalid_request_error", "param": null, "code": null } })
+fn error_body(message: &str, parameter: Option<&str>) -> Value {
+    json!({ "error": { "message": message, "type": "invalid_request_error", "param": parameter, "code": null } })
+}
+
+fn write_refusal(writer: &mut impl Write, refusal: &ParameterRefusal) -> io::Result<()> {
+    write_json(
+        writer,
+        400,
+        &error_body(&refusal.message, Some(refusal.parameter)),
+    )
+}
+
+/// One vector for each input: the length of its JSON, and a half.
+fn embed(body: &[u8]) -> Result<Value, ParameterRefusal> {
+    let asked: Value = serde_json::from_slice(body).unwrap_or_default();
+    let refuse = |parameter, message: &str| ParameterRefusal {
+        parameter,
+        message: message.to_owned(),
+    };
+    if !field(&asked, "dimensions").is_null() {
+        return Err(refuse("dimensions", "a vector of this model has two dimensions"));
+    }
+    let inputs: Vec<&Value> = match field(&asked, "input") {
+        Value::Null => return Err(refuse("input", "an embedding needs an `input`")),
+        Value::Array(several) if !several.iter().all(Value::is_number) => several.iter().collect(),
+        one @ (Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
+            vec![one]
+        }
+    };
+    let vector = |(index, input): (usize, &&Value)| {
+        let length = u16::try_from(input.to_string().len()).unwrap_or(u16::MAX);
+        json!({ "object": "embedding", "index": index, "embedding": [f32::from(length), 0.5] })
+    };
+    let data: Vec<Value> = inputs.iter().enumerate().map(vector).collect();
+    let usage = json!({ "prompt_tokens": inputs.len(), "total_tokens": inputs.len() });
+    let model = field(&asked, "model").as_str().unwrap_or(MODEL);
+    Ok(json!({ "object": "list", "model": model, "data": data, "usage": usage }))
 }
 
 fn answer_completion(
@@ -122,30 +145,28 @@ fn answer_completion(
     writer: &mut impl Write,
     pace: Duration,
 ) -> io::Result<()> {
-    let Some(wish) = parse_completion(&request.body, chat) else {
-        return write_json(
-            writer,
-            400,
-            &error_body("a completion needs messages or a prompt"),
-        );
+    let asked = match AskedCompletion::read(&request.body, chat) {
+        Ok(asked) => asked,
+        Err(refusal) => return write_refusal(writer, &refusal),
     };
-    if wish.stream {
-        return stream_completion(&wish, writer, pace);
+    if asked.streams {
+        return stream_completion(&asked, writer, pace);
     }
-    let text = wish.words.concat();
-    let mut choice =
-        json!({ "index": 0, "finish_reason": "length", "logprobs": wish.logprobs(0, wish.words.len()) });
-    let (key, said) = if chat {
-        ("message", json!({ "role": "assistant", "content": text }))
-    } else {
-        ("text", json!(text))
-    };
-    if let Some(choice) = choice.as_object_mut() {
-        choice.insert(key.to_owned(), said);
-    }
-    let mut answer = wish.envelope(json!([choice]));
+    let choices = asked.choices.iter().enumerate().map(|(index, choice)| {
+        let text = choice.words.concat();
+        let (key, said) = if chat {
+            ("message", json!({ "role": "assistant", "content": text }))
+        } else {
+            ("text", json!(text))
+        };
+        json!({
+            "index": index, "finish_reason": choice.finish_reason, key: said,
+            "logprobs": asked.logprobs_of(choice, 0, choice.words.len()),
+        })
+    });
+    let mut answer = asked.envelope(choices.collect());
     if let Some(answer) = answer.as_object_mut() {
-        answer.insert("usage".to_owned(), wish.usage());
+        answer.insert("usage".to_owned(), asked.usage());
     }
     write_json(writer, 200, &answer)
 }
@@ -154,35 +175,41 @@ fn answer_completion(
     clippy::disallowed_methods,
     reason = "a thread of its own, which sleeps for the requested pace"
 )]
-fn stream_completion(wish: &CompletionRequest, writer: &mut impl Write, pace: Duration) -> io::Result<()> {
+fn stream_completion(asked: &AskedCompletion, writer: &mut impl Write, pace: Duration) -> io::Result<()> {
     write!(
         writer,
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
     )?;
-    for (place, word) in wish.words.iter().enumerate() {
+    let longest = asked.choices.iter().map(|choice| choice.words.len()).max();
+    for place in 0..longest.unwrap_or(0) {
         std::thread::sleep(pace);
-        let mut choice = json!({ "index": 0, "finish_reason": null, "logprobs": wish.logprobs(place, 1) });
-        let (key, said) = match (wish.chat, place) {
-            (true, 0) => ("delta", json!({ "role": "assistant", "content": word })),
-            (true, _) => ("delta", json!({ "content": word })),
-            (false, _) => ("text", json!(word)),
-        };
-        if let Some(choice) = choice.as_object_mut() {
-            choice.insert(key.to_owned(), said);
+        for (index, choice) in asked.choices.iter().enumerate() {
+            let Some(word) = choice.words.get(place) else {
+                continue;
+            };
+            let (key, said) = match (asked.is_chat, place) {
+                (true, 0) => ("delta", json!({ "role": "assistant", "content": word })),
+                (true, _) => ("delta", json!({ "content": word })),
+                (false, _) => ("text", json!(word)),
+            };
+            let logprobs = asked.logprobs_of(choice, place, 1);
+            let event = json!({ "index": index, "finish_reason": null, "logprobs": logprobs, key: said });
+            write_chunk(writer, &format!("data: {}\n\n", asked.envelope(vec![event])))?;
         }
-        write_chunk(writer, &format!("data: {}\n\n", wish.envelope(json!([choice]))))?;
     }
-    let mut last = json!({ "index": 0, "finish_reason": "length" });
-    if let (true, Some(last)) = (wish.chat, last.as_object_mut()) {
-        last.insert("delta".to_owned(), json!({}));
-    } else if let Some(last) = last.as_object_mut() {
-        last.insert("text".to_owned(), json!(""));
+    for (index, choice) in asked.choices.iter().enumerate() {
+        let (key, nothing) = if asked.is_chat {
+            ("delta", json!({}))
+        } else {
+            ("text", json!(""))
+        };
+        let last = json!({ "index": index, "finish_reason": choice.finish_reason, key: nothing });
+        write_chunk(writer, &format!("data: {}\n\n", asked.envelope(vec![last])))?;
     }
-    write_chunk(writer, &format!("data: {}\n\n", wish.envelope(json!([last]))))?;
-    if wish.usage {
-        let mut event = wish.envelope(json!([]));
+    if asked.reports_usage {
+        let mut event = asked.envelope(Vec::new());
         if let Some(event) = event.as_object_mut() {
-            event.insert("usage".to_owned(), wish.usage());
+            event.insert("usage".to_owned(), asked.usage());
         }
         write_chunk(writer, &format!("data: {event}\n\n"))?;
     }
@@ -212,64 +239,55 @@ fn write_flushed(writer: &mut impl Write, text: &str) -> io::Result<()> {
     writer.flush()
 }
 
-fn parse_completion(body: &[u8], chat: bool) -> Option<CompletionRequest> {
-    let asked: Value = serde_json::from_slice(body).ok()?;
-    let prompt = if chat {
-        let last = asked.get("messages")?.as_array()?.last()?;
-        last.get("content")?.as_str()?
-    } else {
-        asked.get("prompt")?.as_str()?
-    };
-    let given: Vec<&str> = prompt.split_whitespace().collect();
-    let most = asked
-        .get("max_tokens")
-        .and_then(Value::as_u64)
-        .unwrap_or(WORDS)
-        .min(MAX_WORDS);
-    let said = given.iter().cycle().take(usize::try_from(most).unwrap_or(0));
-    let yes = |key: &str| asked.pointer(key).and_then(Value::as_bool).unwrap_or(false);
-    Some(CompletionRequest {
-        words: said.map(|word| format!("{word} ")).collect(),
-        prompt: u64::try_from(given.len()).unwrap_or(u64::MAX),
-        stream: yes("/stream"),
-        usage: yes("/stream_options/include_usage"),
-        logprobs: yes("/logprobs"),
-        chat,
-    })
-}
-
-impl CompletionRequest {
-    fn envelope(&self, choices: Value) -> Value {
-        let object = match (self.chat, self.stream) {
+impl AskedCompletion {
+    fn envelope(&self, choices: Vec<Value>) -> Value {
+        let object = match (self.is_chat, self.streams) {
             (true, true) => "chat.completion.chunk",
             (true, false) => "chat.completion",
             (false, _) => "text_completion",
         };
-        json!({ "id": "parrot-0", "object": object, "created": 0, "model": MODEL, "choices": choices })
+        json!({ "id": "parrot-0", "object": object, "created": 0, "model": self.model, "choices": choices })
     }
 
     fn usage(&self) -> Value {
-        let said = u64::try_from(self.words.len()).unwrap_or(u64::MAX);
-        json!({
-            "prompt_tokens": self.prompt, "completion_tokens": said, "total_tokens": self.prompt.saturating_add(said),
-        })
+        let (prompt, said) = (self.prompt_words, self.said_words());
+        json!({ "prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt.saturating_add(said) })
     }
 
-    /// Log-probabilities of 0 for these words.
-    fn logprobs(&self, from: usize, count: usize) -> Value {
-        if !self.logprobs || !self.chat {
+    /// Log-probabilities of 0 for these words of a choice, with one alternative if any is asked for.
+    fn logprobs_of(&self, choice: &Choice, from: usize, count: usize) -> Value {
+        let Some(alternatives) = self.logprobs else {
             return Value::Null;
-        }
-        let sure = |word: &String| {
-            let one = json!({ "token": word, "logprob": 0.0, "bytes": word.as_bytes() });
-            let mut with_others = one.clone();
-            if let Some(with_others) = with_others.as_object_mut() {
-                with_others.insert("top_logprobs".to_owned(), json!([one]));
-            }
-            with_others
         };
-        let content: Vec<Value> = self.words.iter().skip(from).take(count).map(sure).collect();
-        json!({ "content": content, "refusal": null })
+        let words = choice.words.iter().skip(from).take(count);
+        if self.is_chat {
+            let sure = |word: &String| {
+                let one = json!({ "token": word, "logprob": 0.0, "bytes": word.as_bytes() });
+                let mut with_others = one.clone();
+                if let Some(with_others) = with_others.as_object_mut() {
+                    let others = if alternatives > 0 { json!([one]) } else { json!([]) };
+                    with_others.insert("top_logprobs".to_owned(), others);
+                }
+                with_others
+            };
+            return json!({ "content": words.map(sure).collect::<Vec<_>>(), "refusal": null });
+        }
+        let before = choice.words.iter().take(from).map(String::len).sum();
+        let offsets = words.clone().scan(before, |offset: &mut usize, word| {
+            let begin = *offset;
+            *offset += word.len();
+            Some(begin)
+        });
+        let tops = words.clone().map(|word| match alternatives {
+            0 => Value::Null,
+            _ => json!({ word: 0.0 }),
+        });
+        json!({
+            "tokens": words.clone().collect::<Vec<_>>(),
+            "token_logprobs": words.clone().map(|_| 0.0).collect::<Vec<_>>(),
+            "top_logprobs": tops.collect::<Vec<_>>(),
+            "text_offset": offsets.collect::<Vec<_>>(),
+        })
     }
 }
 
@@ -305,6 +323,69 @@ mod tests {
         );
         assert!(response_to("/v1/chat/completions", &json!({})).starts_with("HTTP/1.1 400"));
         assert!(response_to("/v1/nothing", &json!({})).starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn choices_come_with_their_own_indices_and_ends() {
+        let ask = json!({ "messages": [{ "role": "user", "content": "a b" }], "max_tokens": 2, "n": 2, "stop": "b" });
+        let answer = response_to("/v1/chat/completions", &ask);
+        let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        for index in 0..2 {
+            let choice = &body["choices"][index];
+            assert_eq!(choice["index"], index);
+            assert_eq!(
+                (&choice["message"]["content"], &choice["finish_reason"]),
+                (&json!("a "), &json!("stop"))
+            );
+        }
+        let mut ask = ask;
+        ask["stream"] = json!(true);
+        let answer = response_to("/v1/chat/completions", &ask);
+        assert_eq!(
+            answer.matches("\"index\":1").count(),
+            2,
+            "a word and an end: {answer}"
+        );
+        assert_eq!(answer.matches("\"stop\"").count(), 2, "{answer}");
+    }
+
+    #[test]
+    fn a_refusal_names_its_parameter_in_openais_form() {
+        let ask =
+            json!({ "messages": [{ "role": "user", "content": "a" }], "tools": [{ "type": "function" }] });
+        let answer = response_to("/v1/chat/completions", &ask);
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert_eq!(body["error"]["param"], "tools");
+        assert_eq!(body["error"]["type"], "invalid_request_error");
+    }
+
+    #[test]
+    fn completions_state_log_probabilities_in_their_older_form() {
+        let answer = response_to(
+            "/v1/completions",
+            &json!({ "prompt": "ab c", "max_tokens": 2, "logprobs": 1 }),
+        );
+        let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        let logprobs = &body["choices"][0]["logprobs"];
+        assert_eq!(logprobs["tokens"], json!(["ab ", "c "]));
+        assert_eq!(logprobs["text_offset"], json!([0, 3]));
+        assert_eq!(logprobs["top_logprobs"], json!([{ "ab ": 0.0 }, { "c ": 0.0 }]));
+    }
+
+    #[test]
+    fn each_input_has_a_vector() {
+        let answer = response_to("/v1/embeddings", &json!({ "input": ["a", "bcd"] }));
+        let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert_eq!(
+            (&body["data"][1]["index"], &body["data"][1]["embedding"]),
+            (&json!(1), &json!([5.0, 0.5]))
+        );
+        assert!(
+            response_to("/v1/embeddings", &json!({ "input": "a", "dimensions": 1 }))
+                .starts_with("HTTP/1.1 400")
+        );
+        assert!(response_to("/v1/embeddings", &json!({})).starts_with("HTTP/1.1 400"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::path::Path;
 use std::process::Command;
 
 use muster_tests::{Output, RunningSubnet, program_from_env, python, run};
@@ -78,13 +79,33 @@ fn llama_cpps_server_is_whitelisted_and_every_answer_of_it_is_proven() {
         "{report}"
     );
 
+    // Every shape of a request is answered as the same server answers it directly, or stands in the page's table.
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/streaming.md");
+    let muster = muster_tests::muster().unwrap();
+    let arguments = [
+        base.as_str(),
+        key,
+        LLAMA,
+        muster.to_str().unwrap(),
+        docs.to_str().unwrap(),
+    ];
+    let ran = python(&interpreter, "openai_differential.py", &arguments).unwrap();
+    assert_eq!(ran.code, Some(0), "{ran:?}\n{}", logs(&subnet));
+    let compared = json(&ran);
+    assert_eq!(compared["differences"], serde_json::json!([]), "{compared}");
+    let shapes = ["equal", "listed"].map(|of| compared[of].as_u64().unwrap());
+    assert!(shapes[0] >= 60, "{compared}");
+    assert_eq!(compared["shapes"], shapes.iter().sum::<u64>(), "{compared}");
+    let compared_proofs = compared["proven"].as_u64().unwrap();
+    assert!(compared_proofs >= shapes[0], "{compared}");
+
     // It earned the whitelist's price of its tokens: a rao for a token of input, two for one of output.
     let sessions = json(&subnet.muster(&["session", "ls", "--json"]).unwrap());
     let earned = &sessions["earned"][0];
     let tokens = |of: &str| earned["usage"][of].as_u64().unwrap();
     assert_eq!(
         (&earned["proven"], &earned["unproven"]),
-        (&4.into(), &0.into()),
+        (&(4 + compared_proofs).into(), &0.into()),
         "{sessions}"
     );
     assert_eq!(

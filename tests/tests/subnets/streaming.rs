@@ -107,6 +107,8 @@ pub(crate) fn openais_own_client_does_everything_it_can(subnet: &RunningSubnet) 
         (&report["logprobs"], &report["after_abort"]),
         (&4.into(), &"Say something. ".into())
     );
+    let used = serde_json::json!({"input": 2, "output": 4});
+    assert_eq!(report["used"], serde_json::json!([used, used, used, used]));
     let refused = &report["refused"];
     assert_eq!(
         refused["key"],

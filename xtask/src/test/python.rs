@@ -101,10 +101,11 @@ const CLIENTS: &[Client] = &[
         alone: &["compute-horde==0.0.27"],
         variable: "MUSTER_TEST_COMPUTE_HORDE_PYTHON",
     },
-    // With llama.cpp's server, on the same weights.
+    // With another client of the same interface, and llama.cpp's server on the same weights.
     Client {
         requirements: &[
-            "openai==3.54.0",
+            "openai==3.57.0",
+            "litellm==1.110.2",
             // The HTTP library of that client and of our scripts.
             "httpx2==2.16.2",
             "xllamacpp==2026.10.11549",

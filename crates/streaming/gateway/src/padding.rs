@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use muster_openai::without_mark;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -68,7 +69,7 @@ impl RequestShape {
     /// The shape of a request to a model; `None` if it asks for its prompt back, so that its length says nothing, or if
     /// its fields have other types than OpenAI's.
     pub(crate) fn of(model: &str, body: &[u8]) -> Option<Self> {
-        let fields: ShapeFields<'_> = serde_json::from_slice(body).ok()?;
+        let fields: ShapeFields<'_> = serde_json::from_slice(without_mark(body)).ok()?;
         if fields.prompt_logprobs.is_some() || fields.echo == Some(true) {
             return None;
         }

@@ -131,7 +131,11 @@ impl AnswerObservation {
             line.note_healthy_answer();
         }
         let texts = self.take_texts(request, observed.content_type.as_deref(), judged.is_whole);
-        let (usage, is_exact) = self.count(state, line, request, is_paid).await;
+        let (usage, is_exact) = match observed.status.is_success() {
+            true => self.count(state, line, request, is_paid).await,
+            // A refused request costs nothing, so none of it is counted.
+            false => (TokenUsage::default(), false),
+        };
         if request.origin == RequestOrigin::TrustedTest && is_paid && observed.end.is_none() {
             let by_ids = texts.as_ref().map_or(0, |texts| texts.ids);
             let by_tokenizer = if is_exact { usage.output } else { 0 };
@@ -244,7 +248,7 @@ impl AnswerObservation {
             None => None,
         };
         match counted {
-            Some(counted) => (self.meter.usage_by_count(counted), true),
+            Some(counted) => (self.meter.usage_by_count(counted.usage, counted.template), true),
             None => (self.meter.usage(), false),
         }
     }

@@ -6,5 +6,5 @@
 mod exchange;
 mod tokenizer;
 
-pub use exchange::{ANSWER_END, PER_MESSAGE, PER_REQUEST, count_exchange};
+pub use exchange::{ANSWER_END, CountedExchange, count_exchange};
 pub use tokenizer::{MAX_FILE, MAX_TEXT, ModelTokenizer, TokenizerError};

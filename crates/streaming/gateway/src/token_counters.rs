@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use muster_openai::TokenUsage;
 use muster_protocol::Digest;
 use muster_session_pool::Service;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::token_count::{ModelTokenizer, TokenizerError, count_exchange};
+use crate::token_count::{CountedExchange, ModelTokenizer, TokenizerError, count_exchange};
 
 /// Texts that are counted at a time: counting takes a core.
 const COUNTED_AT_A_TIME: usize = 2;
@@ -86,7 +85,7 @@ impl TokenCounters {
         client: Digest,
         request: Bytes,
         texts: Vec<String>,
-    ) -> Option<TokenUsage> {
+    ) -> Option<CountedExchange> {
         let tokenizer = Arc::clone(self.by_model.get(model)?);
         let counted = match self.place(client) {
             Some(_place) => self.count_in_turn(tokenizer, request, texts).await,
@@ -120,7 +119,7 @@ impl TokenCounters {
         tokenizer: Arc<ModelTokenizer>,
         request: Bytes,
         texts: Vec<String>,
-    ) -> Option<TokenUsage> {
+    ) -> Option<CountedExchange> {
         let place = Arc::clone(&self.permits).acquire_owned();
         let permit = timeout(PLACE_LIMIT, place).await.ok()?.ok()?;
         let counting = tokio::task::spawn_blocking(move || {

@@ -1,14 +1,22 @@
 //! Counts the tokens of a response while it passes.
 //!
-//! The count is ours. An engine's own report of its usage is taken, but never for more tokens than the bytes of the
-//! request and of the response's text can be, three bytes to a token, and never for a longer response than the request
-//! allows. So text that its reader does not see, such as the reasoning of a model, is paid up to the request's limit.
+//! The count is ours. An engine's own report of its usage is taken, but never for more tokens than the text of the
+//! request and of the response can be, three bytes to a token, and never for a longer response than the request allows.
+//! So text that its reader does not see, such as the reasoning of a model, is paid up to the request's limit.
+//!
+//! A document, a stream and a stream with its usage have one price: the seal asks for the report that a stream lacks
+//! ([`crate::usage_report`]). Without a report the texts are counted, three bytes to a token, in all three alike; the
+//! fields around them are no input.
 
 use std::collections::BTreeMap;
 
+use muster_http::event_stream::{self, LineSplitter};
 use serde::{Deserialize, Serialize};
 
+use crate::request_body::without_mark;
+use crate::request_text::RequestText;
 use crate::stream::{BodyKind, JsonReader};
+use crate::usage_report::USAGE_COMMENT;
 
 /// Bytes of the longest event, and of the longest response in one document, that is read. A longer one counts no
 /// tokens.
@@ -18,11 +26,17 @@ const MAX_JSON: usize = 1024 * 1024;
 /// English text, and less of other languages and of code.
 const BYTES_PER_TOKEN: u64 = 3;
 
+/// The event that ends a stream, which is no JSON.
+const DONE: &[u8] = b"[DONE]";
+
 /// The most tokens that a request and its response may count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBounds {
-    /// Tokens of the request, by its bytes.
+    /// The most tokens of the request that a report may state: those of its text, by bytes, and what a chat template
+    /// may add, but no more than the whole request has bytes for.
     pub input: u64,
+    /// Tokens of the request's text, by its bytes: its price where nobody reports one.
+    pub text: u64,
     /// Tokens of the response, by the request's `max_completion_tokens` or `max_tokens` for each of its choices; `None`
     /// if the request sets no limit.
     pub output: Option<u64>,
@@ -56,11 +70,28 @@ impl OutputLimits {
 impl TokenBounds {
     /// The bounds of a request with this body. A body that is no JSON object sets no limit.
     pub fn of(body: &[u8]) -> Self {
-        let limits: OutputLimits = serde_json::from_slice(body).unwrap_or_default();
+        let limits: OutputLimits = serde_json::from_slice(without_mark(body)).unwrap_or_default();
         let each = limits.max_completion_tokens.or(limits.max_tokens);
         let choices = limits.n.unwrap_or(1).max(1).saturating_mul(limits.prompts());
+        let whole = length(body).div_ceil(BYTES_PER_TOKEN);
+        let (input, text) = match RequestText::of(body) {
+            Some(read) => {
+                let tokens = |texts: &[String]| {
+                    let bytes: usize = texts.iter().map(String::len).sum();
+                    u64::try_from(bytes).unwrap_or(u64::MAX).div_ceil(BYTES_PER_TOKEN)
+                };
+                let text = tokens(&read.texts).saturating_add(read.ids).min(whole);
+                let most = text
+                    .saturating_add(tokens(&read.others))
+                    .saturating_add(read.template());
+                (most.min(whole), text)
+            }
+            // An engine refuses such a request.
+            None => (whole, whole),
+        };
         Self {
-            input: length(body).div_ceil(BYTES_PER_TOKEN),
+            input,
+            text,
             output: each.map(|each| each.saturating_mul(choices)),
             choices,
         }
@@ -83,8 +114,18 @@ pub struct TokenUsage {
 /// Counts the tokens of one response while it passes.
 #[derive(Debug)]
 pub struct TokenMeter {
-    reader: Option<JsonReader>,
+    reader: MeterReader,
     count: TokenCount,
+}
+
+/// How the body is read.
+#[derive(Debug)]
+enum MeterReader {
+    /// By lines: events, and the comment with the engine's report.
+    Events(LineSplitter),
+    Document(JsonReader),
+    /// Not at all.
+    Nothing,
 }
 
 /// The texts of a response's choices, of which the model's tokenizer may count the tokens.
@@ -103,6 +144,8 @@ struct TokenCount {
     texts: Option<KeptTexts>,
     /// Pieces of text in the response. Engines send one token in each event.
     pieces: u64,
+    /// Whether the response is an event stream that has not come to its end.
+    is_cut: bool,
     /// Bytes of text in the response.
     text_bytes: u64,
     reported: Option<TokenUsage>,
@@ -155,12 +198,20 @@ struct ReportedUsage {
 impl TokenMeter {
     /// For a response of this content type to a request with these bounds.
     pub fn new(content_type: Option<&str>, bounds: TokenBounds) -> Self {
+        let kind = BodyKind::of(content_type);
+        let reader = match kind {
+            BodyKind::Events => MeterReader::Events(LineSplitter::new(MAX_JSON)),
+            BodyKind::Json | BodyKind::Other => {
+                JsonReader::new(kind, MAX_JSON).map_or(MeterReader::Nothing, MeterReader::Document)
+            }
+        };
         Self {
-            reader: JsonReader::new(BodyKind::of(content_type), MAX_JSON),
+            reader,
             count: TokenCount {
                 bounds,
                 texts: None,
                 pieces: 0,
+                is_cut: kind == BodyKind::Events,
                 text_bytes: 0,
                 reported: None,
                 bytes: 0,
@@ -191,8 +242,10 @@ impl TokenMeter {
     /// Takes the next bytes of the body, which may end anywhere.
     pub fn update(&mut self, bytes: &[u8]) {
         self.count.bytes = self.count.bytes.saturating_add(length(bytes));
-        if let Some(reader) = &mut self.reader {
-            reader.update(bytes, |json| self.count.read(json));
+        match &mut self.reader {
+            MeterReader::Events(lines) => lines.push(bytes, |line| self.count.read_line(line)),
+            MeterReader::Document(document) => document.update(bytes, |json| self.count.read(json)),
+            MeterReader::Nothing => {}
         }
     }
 
@@ -218,36 +271,58 @@ impl TokenMeter {
     }
 
     /// The tokens of a response whose texts the model's tokenizer has counted: the lower of the engine's report and of
-    /// the count, and never more output than the request allows.
-    pub fn usage_by_count(&mut self, counted: TokenUsage) -> TokenUsage {
+    /// the count, and never more output than the request allows. A report may state as many tokens of input beyond the
+    /// count as a chat template may add; without a report the text alone is counted.
+    pub fn usage_by_count(&mut self, counted: TokenUsage, template: u64) -> TokenUsage {
         self.end();
         let reported = self.count.reported.unwrap_or(counted);
         let most = self.count.bounds.output.unwrap_or(u64::MAX);
         TokenUsage {
-            input: reported.input.min(counted.input),
+            input: reported.input.min(counted.input.saturating_add(template)),
             output: reported.output.min(counted.output).min(most),
         }
     }
 
     fn end(&mut self) {
-        if let Some(reader) = &mut self.reader {
-            reader.end(|json| self.count.read(json));
+        match &mut self.reader {
+            MeterReader::Events(lines) => lines.finish(|line| self.count.read_line(line)),
+            MeterReader::Document(document) => document.end(|json| self.count.read(json)),
+            MeterReader::Nothing => {}
         }
     }
 }
 
 impl TokenCount {
     fn usage(&self) -> TokenUsage {
+        let text = self.text_bytes.div_ceil(BYTES_PER_TOKEN);
         let counted = TokenUsage {
-            input: self.bounds.input,
-            output: self.pieces,
+            input: self.bounds.text,
+            // A stream that broke off lacks its report, and is no dearer than the tokens that came.
+            output: if self.is_cut { self.pieces } else { text },
         };
         let usage = self.reported.unwrap_or(counted);
-        let text = self.text_bytes.div_ceil(BYTES_PER_TOKEN);
         TokenUsage {
             input: usage.input.min(self.bounds.input),
             output: usage.output.min(text).min(self.bounds.output.unwrap_or(u64::MAX)),
         }
+    }
+
+    fn read_line(&mut self, line: &[u8]) {
+        if let Some(data) = event_stream::data(line) {
+            self.is_cut &= data.trim_ascii() != DONE;
+            self.read(data);
+        } else if let Some(report) = line.strip_prefix(USAGE_COMMENT)
+            && let Ok(usage) = serde_json::from_slice::<ReportedUsage>(report)
+        {
+            self.report(&usage);
+        }
+    }
+
+    fn report(&mut self, usage: &ReportedUsage) {
+        self.reported = Some(TokenUsage {
+            input: usage.prompt_tokens,
+            output: usage.completion_tokens,
+        });
     }
 
     fn read(&mut self, json: &[u8]) {
@@ -265,10 +340,7 @@ impl TokenCount {
             }
         }
         if let Some(usage) = read.usage {
-            self.reported = Some(TokenUsage {
-                input: usage.prompt_tokens,
-                output: usage.completion_tokens,
-            });
+            self.report(&usage);
         }
     }
 }
@@ -330,9 +402,10 @@ mod tests {
         body + "data: [DONE]\n\n"
     }
 
-    /// A request of 40 bytes without a limit.
+    /// A request without a limit, with text for nine tokens at most.
     const UNLIMITED: TokenBounds = TokenBounds {
         input: 14,
+        text: 9,
         output: None,
         choices: 2,
     };
@@ -350,7 +423,13 @@ mod tests {
         let body = stream(&["abcdef", "ghi"], Some((7_000, 3_000)));
         assert_eq!(measured(&body, EVENTS), TokenUsage { input: 14, output: 3 });
         let silent = stream(&["abcdef", "ghi"], None);
-        assert_eq!(measured(&silent, EVENTS), TokenUsage { input: 14, output: 2 });
+        assert_eq!(measured(&silent, EVENTS), TokenUsage { input: 9, output: 3 });
+        let cut = silent.trim_end_matches("data: [DONE]\n\n");
+        assert_eq!(
+            measured(cut, EVENTS),
+            TokenUsage { input: 9, output: 2 },
+            "each event is a token"
+        );
     }
 
     #[test]
@@ -376,19 +455,24 @@ mod tests {
         let by_count = |usage, input, output| {
             let bounds = TokenBounds {
                 input: 1,
+                text: 1,
                 output: Some(6),
                 choices: 1,
             };
             let mut meter = TokenMeter::new(EVENTS, bounds);
             meter.update(stream(&["abcdef"], usage).as_bytes());
-            let paid = meter.usage_by_count(TokenUsage { input, output });
+            let paid = meter.usage_by_count(TokenUsage { input, output }, 1);
             (paid.input, paid.output)
         };
         assert_eq!(by_count(Some((7, 3)), 9, 4), (7, 3), "the report");
-        assert_eq!(by_count(Some((7_000, 3_000)), 9, 4), (9, 4), "the count");
+        assert_eq!(
+            by_count(Some((7_000, 3_000)), 9, 4),
+            (10, 4),
+            "the count and the template"
+        );
         assert_eq!(
             by_count(Some((7_000, 3_000)), 9, 40),
-            (9, 6),
+            (10, 6),
             "the request's limit"
         );
         assert_eq!(by_count(None, 9, 4), (9, 4), "no report");
@@ -413,6 +497,104 @@ mod tests {
         }
         assert_eq!(bounds(b"["), None);
         assert_eq!(TokenBounds::of(b"[123]").input, 2);
+    }
+
+    #[test]
+    fn a_document_a_stream_and_a_stream_with_usage_have_one_price() {
+        let plain = r#"{"model":"m","max_tokens":4,"messages":[{"role":"user","content":"one two three"}]}"#;
+        let wide = plain.replace(
+            "\"m\",",
+            "\"m\",\"stream\":true,\"user\":\"0123456789012345678901234567890123456789\",",
+        );
+        let cost = |request: &str, kind, body: &str| {
+            let mut meter = TokenMeter::new(kind, TokenBounds::of(request.as_bytes()));
+            meter.update(body.as_bytes());
+            meter.usage()
+        };
+        let json = Some("application/json");
+        let words = ["one ", "two ", "three ", "one "];
+        let text = words.concat();
+        let message = format!("\"choices\":[{{\"message\":{{\"content\":\"{text}\"}}}}]");
+        let comment = ": muster-usage {\"prompt_tokens\":3,\"completion_tokens\":4}\ndata: [DONE]";
+        let reported = [
+            cost(
+                plain,
+                json,
+                &format!("{{{message},\"usage\":{{\"prompt_tokens\":3,\"completion_tokens\":4}}}}"),
+            ),
+            cost(&wide, EVENTS, &stream(&words, Some((3, 4)))),
+            cost(
+                &wide,
+                EVENTS,
+                &stream(&words, None).replace("data: [DONE]", comment),
+            ),
+        ];
+        assert_eq!(reported, [TokenUsage { input: 3, output: 4 }; 3]);
+        // An engine that reports nothing anywhere.
+        let silent = [
+            cost(plain, json, &format!("{{{message}}}")),
+            cost(&wide, EVENTS, &stream(&words, None)),
+        ];
+        assert_eq!(silent, [TokenUsage { input: 6, output: 4 }; 2]);
+    }
+
+    #[test]
+    fn splitting_joining_or_hiding_events_earns_a_miner_nothing() {
+        let honest = ["one ", "two ", "three ", "four "];
+        let text = honest.concat();
+        let letters: Vec<&str> = text.split("").filter(|letter| !letter.is_empty()).collect();
+        let most = u64::try_from(text.len()).unwrap().div_ceil(BYTES_PER_TOKEN);
+        // In a whole stream the form of the events says nothing.
+        for words in [&honest[..], &letters, &[text.as_str()]] {
+            assert_eq!(measured(&stream(words, None), EVENTS).output, most);
+            assert_eq!(measured(&stream(words, Some((3, 4))), EVENTS).output, 4);
+        }
+        // A stream that its engine breaks off pays no more than a whole one, and no more input.
+        for (words, output) in [(&honest[..], 4), (&letters, most), (&[text.as_str()], 1)] {
+            let cut = stream(words, None).replace("data: [DONE]\n\n", "");
+            assert_eq!(measured(&cut, EVENTS), TokenUsage { input: 9, output });
+        }
+    }
+
+    #[test]
+    fn metadata_is_no_input() {
+        let of = |more: &str| {
+            let body = format!(r#"{{"messages":[{{"role":"user","content":"hi"}}]{more}}}"#);
+            TokenBounds::of(body.as_bytes())
+        };
+        let metadata = format!(",\"metadata\":{{\"k\":\"{}\"}}", "x".repeat(30_000));
+        assert_eq!((of("").text, of(&metadata).text), (2, 2));
+        assert_eq!(
+            of(&metadata).input,
+            2 + crate::request_text::PER_MESSAGE + crate::request_text::PER_REQUEST
+        );
+        let picture = r#"[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]"#;
+        let picture = TokenBounds::of(format!(r#"{{"messages":[{{"content":{picture}}}]}}"#).as_bytes());
+        assert_eq!(picture.text, 0, "a picture has no text");
+        assert!(picture.input > 20, "and an engine may report tokens of it");
+    }
+
+    #[test]
+    fn an_engines_comment_is_read_as_a_report_and_bounded_as_one() {
+        let body = stream(&["abcdef"], None);
+        for (comment, output) in [
+            (
+                ": muster-usage {\"prompt_tokens\":5,\"completion_tokens\":1}\n",
+                1,
+            ),
+            (
+                ": muster-usage {\"prompt_tokens\":5,\"completion_tokens\":900}\n",
+                2,
+            ),
+            (": muster-usage no JSON\n", 2),
+            (": muster-usages {\"completion_tokens\":1}\n", 2),
+        ] {
+            assert_eq!(
+                measured(&format!("{comment}{body}"), EVENTS).output,
+                output,
+                "{comment}"
+            );
+        }
     }
 
     #[test]
@@ -452,7 +634,7 @@ mod tests {
         );
         assert_eq!(
             measured(body, Some("image/png")),
-            TokenUsage { input: 14, output: 0 }
+            TokenUsage { input: 9, output: 0 }
         );
         let embedding = r#"{"data":[{"embedding":[1]}],"usage":{"prompt_tokens":5,"total_tokens":5}}"#;
         assert_eq!(

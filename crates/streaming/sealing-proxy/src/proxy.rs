@@ -11,11 +11,11 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Request, Response, Uri, Version};
+use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::Body;
 use http_body_util::Full;
 use muster_http::http1::ResponseBody;
-use muster_openai::asks_for_token_ids;
+use muster_openai::{asks_for_token_ids, without_mark};
 use muster_process::Tasks;
 use muster_process::error::Causes;
 use muster_response_proof::body_digest::digest_input;
@@ -40,6 +40,9 @@ pub(crate) use response::{ClientFeatures, EngineFailure};
 const MAX_CO_GRADER_REQUESTS: usize = 2;
 /// The most nonces of the gateway's that a session remembers: 291 requests a second for an hour.
 const MAX_NONCES: usize = 1 << 20;
+
+/// The answers of an engine that does not know a field of a request.
+const REFUSALS: [StatusCode; 2] = [StatusCode::BAD_REQUEST, StatusCode::UNPROCESSABLE_ENTITY];
 
 /// The grader beside the engine. Its responses are signed by the session as the engine's are.
 pub trait GraderBackend: Send + Sync {
@@ -71,6 +74,8 @@ pub struct SealingProxy {
 /// A request whose body is whole.
 struct AcceptedRequest {
     body: HeldBody,
+    /// The body that asks the engine for the tokens of its stream, if the client's does not.
+    with_usage: Option<Bytes>,
     response: PendingResponse,
     client: ClientFeatures,
 }
@@ -210,9 +215,11 @@ impl SealingProxy {
         let body = request_intake::collect(body, &self.limits, room).await?;
         self.take_nonce(facts.gateway_nonce)?;
         let input = digest_input(self.signer.scheme(), &body.bytes);
+        let with_usage = request_intake::with_usage(head, &body.bytes);
         let client = ClientFeatures {
             http2,
             trailers: http2 || takes_trailers(&head.headers),
+            hides_usage: false,
         };
         prepare_for_engine(&mut head.headers);
         request_intake::set_seed(&mut head.headers, &facts, &input);
@@ -222,6 +229,7 @@ impl SealingProxy {
         }
         Ok(AcceptedRequest {
             body,
+            with_usage,
             response,
             client,
         })
@@ -262,15 +270,30 @@ impl SealingProxy {
         })
     }
 
-    /// Sends an accepted request, and passes the response on.
+    /// Sends an accepted request, and passes the response on. An engine that refuses the request as we changed it gets
+    /// the client's own.
     async fn ask(&self, upstream: &Upstream, head: Parts, accepted: AcceptedRequest) -> Response<SealedBody> {
         let AcceptedRequest {
             body,
+            with_usage,
             response,
-            client,
+            mut client,
         } = accepted;
+        if let Some(changed) = with_usage {
+            let request = Request::from_parts(head.clone(), Full::new(changed));
+            match self.send(upstream, request).await {
+                Ok(answered) if REFUSALS.contains(&answered.status()) => {}
+                Ok(answered) => {
+                    client.hides_usage = true;
+                    return self.pass_response(answered, response, client).await;
+                }
+                Err(failure) => return self.sign_failure(response, &failure),
+            }
+        }
+        // A reader of JSON need not skip the mark that some clients send.
+        let own = body.bytes.slice_ref(without_mark(&body.bytes));
         match self
-            .send(upstream, Request::from_parts(head, Full::new(body.bytes.clone())))
+            .send(upstream, Request::from_parts(head, Full::new(own)))
             .await
         {
             Ok(answered) => self.pass_response(answered, response, client).await,

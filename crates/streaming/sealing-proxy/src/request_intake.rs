@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
 use http_body::Body;
 use http_body_util::BodyExt;
+use muster_openai::usage_report;
 use muster_protocol::{Digest, Timestamp};
 use muster_response_proof::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE, SEED};
 use muster_response_proof::{Limits, RequestNonce, Text, answer_seed};
@@ -72,6 +73,14 @@ pub(crate) fn set_seed(headers: &mut HeaderMap, facts: &RequestFacts, input: &Di
     if let Ok(value) = HeaderValue::from_str(&RequestNonce::from_bytes(seed).hex()) {
         headers.insert(SEED, value);
     }
+}
+
+/// The body that asks the engine for the tokens of its stream, if this is a completion's whose client did not ask. The
+/// proof covers the client's own bytes.
+pub(crate) fn with_usage(head: &Parts, body: &[u8]) -> Option<Bytes> {
+    let is_completion = head.method == Method::POST && head.uri.path().ends_with("/completions");
+    let changed = is_completion.then(|| usage_report::with_usage(body)).flatten();
+    changed.map(Bytes::from)
 }
 
 /// The whole body of a request, and its share of the room for bodies until this is dropped.

@@ -13,8 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
+use muster_openai::usage_report::{FilteredPart, UsageFilter};
 use muster_response_proof::StreamEnd;
-use muster_response_proof::comment::{CommentScanner, PREFIX, StreamPart, proof_line};
+use muster_response_proof::comment::{CommentScanner, PREFIX, StreamPart, comment_line, proof_line};
 use muster_response_proof::headers::{PROOF, remove_hop_by_hop};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -26,6 +27,8 @@ use crate::pending_response::PendingResponse;
 pub(crate) struct RelayTerms {
     /// Whether the body is an event stream. Muster's comment lines are then removed, and the proof is the last line.
     pub(crate) events: bool,
+    /// Whether the event with the engine's report of its tokens becomes a comment line.
+    pub(crate) hides_usage: bool,
     /// The number of bytes that may still pass.
     pub(crate) budget: u64,
     /// The longest time for which the engine may send nothing.
@@ -39,6 +42,7 @@ pub(crate) struct Relay<B> {
     response: PendingResponse,
     terms: RelayTerms,
     scanner: CommentScanner,
+    usage: Option<UsageFilter>,
     /// Pieces to be sent before the engine is read again.
     ready: VecDeque<Bytes>,
     trailers: HeaderMap,
@@ -63,6 +67,7 @@ where
             response,
             terms,
             scanner: CommentScanner::default(),
+            usage: (terms.events && terms.hides_usage).then(UsageFilter::default),
             ready: VecDeque::new(),
             trailers: HeaderMap::new(),
             last_read: Instant::now(),
@@ -81,10 +86,10 @@ where
         }
         self.terms.budget = self.terms.budget.saturating_sub(length);
         if self.terms.events {
-            let (response, ready) = (&mut self.response, &mut self.ready);
+            let (response, ready, usage) = (&mut self.response, &mut self.ready, &mut self.usage);
             self.scanner.scan(&data, |piece| match piece {
-                StreamPart::Held(length) => pass(response, ready, held_bytes(length)),
-                StreamPart::Body(range) => pass(response, ready, data.slice(range)),
+                StreamPart::Held(length) => pass_events(response, ready, usage, held_bytes(length)),
+                StreamPart::Body(range) => pass_events(response, ready, usage, data.slice(range)),
                 StreamPart::Comment(_) => {}
                 StreamPart::CommentEnd => {
                     tracing::debug!("an engine sent a comment line with Muster's prefix; it was removed")
@@ -111,8 +116,12 @@ where
         self.engine = None;
         self.wait = None;
         let rest = self.scanner.finish();
+        let (response, ready, usage) = (&mut self.response, &mut self.ready, &mut self.usage);
         if rest > 0 {
-            pass(&mut self.response, &mut self.ready, held_bytes(rest));
+            pass_events(response, ready, usage, held_bytes(rest));
+        }
+        if let Some(usage) = usage {
+            pass(response, ready, usage.finish().into());
         }
         let Some(proof) = self.response.finish(end) else {
             return;
@@ -153,6 +162,33 @@ where
 /// The first bytes of the prefix, which the scanner held back.
 fn held_bytes(length: usize) -> Bytes {
     Bytes::from_static(PREFIX.get(..length).unwrap_or_default())
+}
+
+/// Passes a piece of an event stream. The engine's report of its tokens, if the client did not ask for it, follows as a
+/// comment line, which is not hashed.
+fn pass_events(
+    response: &mut PendingResponse,
+    ready: &mut VecDeque<Bytes>,
+    usage: &mut Option<UsageFilter>,
+    piece: Bytes,
+) {
+    let Some(usage) = usage else {
+        return pass(response, ready, piece);
+    };
+    usage.push(&piece, |part| match part {
+        // Most parts are of this piece, and not copied.
+        FilteredPart::Body(bytes) if is_within(bytes, &piece) => {
+            pass(response, ready, piece.slice_ref(bytes))
+        }
+        FilteredPart::Body(bytes) => pass(response, ready, Bytes::copy_from_slice(bytes)),
+        FilteredPart::Usage(report) => ready.push_back(comment_line(&format!("usage {report}"))),
+    });
+}
+
+/// Whether a part is borrowed from a piece, not from what was held back before it.
+fn is_within(part: &[u8], piece: &[u8]) -> bool {
+    let (part, piece) = (part.as_ptr_range(), piece.as_ptr_range());
+    piece.start <= part.start && part.end <= piece.end
 }
 
 /// Hashes a piece of the body and queues it for the client.

@@ -56,6 +56,7 @@ pub(crate) async fn answer(
         let client = ClientFeatures {
             http2: false,
             trailers: false,
+            hides_usage: false,
         };
         return proxy.pass_response(answered, response, client).await;
     };

@@ -4,6 +4,7 @@ use std::fmt;
 
 use muster_audit::{FalseIds, MAX_TOKENS, Margin, TokenScore, UnusableReason};
 use muster_gateway::store::AnswerText;
+use muster_openai::without_mark;
 use muster_response_proof::ResponseProof;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -202,7 +203,7 @@ pub(crate) fn text_request(
 /// request at another path are left out, as its engine ignored them.
 fn read_request(proof: &ResponseProof, request: &[u8]) -> Result<Map<String, Value>, UnusableReason> {
     let mut asked: Map<String, Value> =
-        serde_json::from_slice(request).map_err(|_| UnusableReason::TruncatedBody)?;
+        serde_json::from_slice(without_mark(request)).map_err(|_| UnusableReason::TruncatedBody)?;
     let ignored = if is_chat(proof) { "prompt" } else { "messages" };
     asked.shift_remove(ignored);
     if asked.get("n").is_some_and(|choices| *choices != json!(1)) {

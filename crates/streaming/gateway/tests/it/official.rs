@@ -51,6 +51,8 @@ async fn openais_own_client_does_everything_it_can() {
         (&json!(words), &json!(3), &json!(4))
     );
     assert_eq!(report["after_abort"], "word word ");
+    let used = json!({"input": 5, "output": 4});
+    assert_eq!(report["used"], json!([used, used, used, used]));
     let refused = &report["refused"];
     assert_eq!(
         refused["key"],

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use muster_gateway::token_count::{ModelTokenizer, count_exchange};
+use muster_openai::TokenBounds;
 use muster_protocol::Digest;
 use muster_session_pool::TokenizerFile;
 use serde_json::{Value, json};
@@ -50,8 +51,9 @@ async fn a_lying_engine_is_paid_the_tokens_that_the_models_tokenizer_counts() {
     let lie = request(100_000);
     let text = "word ".repeat(WORDS);
     let counted = count_exchange(&tokenizer, lie.to_string().as_bytes(), &[text]).unwrap();
-    assert!((10..200).contains(&counted.output), "{counted:?}");
-    assert_eq!(used(&world, &lie).await, (counted.input, counted.output));
+    assert!((10..200).contains(&counted.usage.output), "{counted:?}");
+    let most = counted.usage.input + counted.template;
+    assert_eq!(used(&world, &lie).await, (most, counted.usage.output));
     assert_eq!(used(&world, &request(7)).await, (7, 7), "a lower report pays");
 }
 
@@ -60,6 +62,6 @@ async fn without_a_tokenizer_bytes_bound_the_report() {
     let world = World::new(|_| ()).await;
     let lie = request(100_000);
     let bytes = u64::try_from("word ".len() * WORDS).unwrap();
-    let asked = u64::try_from(lie.to_string().len()).unwrap();
-    assert_eq!(used(&world, &lie).await, (asked.div_ceil(3), bytes.div_ceil(3)));
+    let asked = TokenBounds::of(lie.to_string().as_bytes()).input;
+    assert_eq!(used(&world, &lie).await, (asked, bytes.div_ceil(3)));
 }

@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use muster_gateway::token_count::{
-    ANSWER_END, MAX_TEXT, ModelTokenizer, PER_MESSAGE, PER_REQUEST, TokenizerError, count_exchange,
-};
+use muster_gateway::token_count::{ANSWER_END, MAX_TEXT, ModelTokenizer, TokenizerError, count_exchange};
+use muster_openai::request_text::{PER_MESSAGE, PER_REQUEST};
 use muster_protocol::Digest;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -23,8 +22,9 @@ fn tokenizer() -> ModelTokenizer {
 
 fn counted(request: &Value, answers: &[&str]) -> Option<(u64, u64)> {
     let answers: Vec<String> = answers.iter().map(|&text| text.to_owned()).collect();
-    let usage = count_exchange(&tokenizer(), request.to_string().as_bytes(), &answers)?;
-    Some((usage.input, usage.output))
+    let counted = count_exchange(&tokenizer(), request.to_string().as_bytes(), &answers)?;
+    let template = counted.template;
+    Some((counted.usage.input + template, counted.usage.output))
 }
 
 #[test]

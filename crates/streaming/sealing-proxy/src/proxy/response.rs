@@ -34,6 +34,8 @@ pub(crate) enum EngineFailure {
 pub(crate) struct ClientFeatures {
     pub(crate) http2: bool,
     pub(crate) trailers: bool,
+    /// The engine reports its tokens at our wish: the client did not ask for the event.
+    pub(crate) hides_usage: bool,
 }
 
 impl SealingProxy {
@@ -107,6 +109,7 @@ impl SealingProxy {
         }
         let terms = RelayTerms {
             events,
+            hides_usage: client.hides_usage,
             budget: self.limits.response,
             silence: self.limits.silence,
         };

@@ -75,6 +75,7 @@ fn begin(signer: &Arc<ProofSigner>) -> PendingResponse {
 
 const TERMS: RelayTerms = RelayTerms {
     events: true,
+    hides_usage: false,
     budget: 1_000_000,
     silence: Duration::from_secs(60),
 };

@@ -13,4 +13,5 @@ mod listener;
 mod rig;
 mod seeds_and_tokens;
 mod stream;
+mod usage;
 mod websocket;
