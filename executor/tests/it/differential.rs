@@ -1,9 +1,9 @@
 //! A differential test against docker: what `docker run --network none` does with a command, a job does too.
 //!
 //! Each command of `tests/differential/commands.toml` runs three times: by docker as it is, by docker with the bounds
-//! of a job, and by an executor. The last two must print the same to each stream and end with the same code. Where plain
-//! docker differs, `tests/differential/differences.toml` has the reason, of which docs/differences-from-docker.md is
-//! made.
+//! of a job, and by an executor. The last two must print the same to each stream and end with the same code. Where
+//! plain docker differs, `tests/differential/differences.toml` has the reason; docs/differences-from-docker.md is made
+//! of that table.
 
 mod corpus;
 mod images;

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 
 use muster_identity::{countersign, offer_receipt};
-use muster_protocol::job::{NonFiniteValue, ProgramReport};
 use muster_protocol::receipt::{AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag};
-use muster_protocol::wire::executor::{JobMetrics, OneTimeSecret};
+use muster_protocol::wire::executor::OneTimeSecret;
 use muster_protocol::wire::executor_socket::MinerToExecutor;
 use muster_protocol::wire::miner::{InitialJobRequest, JobFinished};
 use muster_protocol::wire::muster::CancelJob;
@@ -25,6 +24,7 @@ const COUNT: u32 = 2;
 
 mod fetching;
 mod listing;
+mod live_reports;
 mod reattaching;
 mod sharing;
 
@@ -779,52 +779,4 @@ fn persistent_executors_are_capacity_and_only_muster_is_told_at_once() {
         ]
     );
     assert_eq!(book.apply(Event::Capacity(more), now), [], "nothing has changed");
-}
-
-#[test]
-fn a_report_goes_to_each_validator_as_far_as_it_knows_its_parts() {
-    let (mut book, now) = (open(), start());
-    for (connection, muster, features) in [
-        (ConnectionId(71), false, FeatureSet::NONE),
-        (ConnectionId(72), true, FeatureSet::ours()),
-        (ConnectionId(73), true, [Feature::Metrics].into_iter().collect()),
-        (ConnectionId(74), true, FeatureSet::NONE),
-    ] {
-        let validator = validator();
-        book.apply(
-            Event::Joined {
-                connection,
-                validator,
-                muster,
-                features,
-            },
-            now,
-        );
-    }
-    let audience = [71, 72, 73, 74].map(ConnectionId);
-    let report = ProgramReport {
-        epoch: Some(2),
-        non_finite: [("loss".parse().unwrap(), NonFiniteValue::NaN)].into(),
-        ..ProgramReport::default()
-    };
-    let message = |report: ProgramReport| {
-        Box::new(MinerToValidator::MusterJobMetrics(Box::new(JobMetrics {
-            job_uuid: attempt(1),
-            at: now,
-            report,
-        })))
-    };
-    let mut known = report.clone();
-    known.non_finite.clear();
-    let effects = book.show_live(&audience, message(report.clone()));
-    let live = |to: u64, report: ProgramReport| Effect::Live {
-        to: vec![ConnectionId(to)],
-        message: message(report),
-    };
-    assert_eq!(effects, [live(72, report), live(73, known.clone())]);
-    let both = Effect::Live {
-        to: vec![ConnectionId(72), ConnectionId(73)],
-        message: message(known.clone()),
-    };
-    assert_eq!(book.show_live(&audience, message(known)), [both]);
 }

@@ -427,11 +427,34 @@ fn patience(now: Timestamp, limits: Duration) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use clap::Args as _;
+
     use super::*;
 
     #[test]
     fn a_variable_has_a_name() {
         assert_eq!(variable("A=b=c").unwrap(), ("A".to_owned(), "b=c".to_owned()));
         assert!(variable("A").is_err() && variable("=b").is_err());
+    }
+
+    /// The three bounds on an image archive fit together, and the option's help names them as they are.
+    #[test]
+    fn an_image_of_ten_gibibytes_passes_by_default_and_the_help_names_each_bound() {
+        let files = muster_facilitator::Config::default().files;
+        let images = muster_executor::Config::default().images;
+        assert!(files.max_file_mib >= 10 * 1_024);
+        assert!(files.max_file_mib <= files.quota_mib && files.max_file_mib <= images.max_mib);
+        let command = JobRun::augment_args(clap::Command::new("run"));
+        let option = command
+            .get_arguments()
+            .find(|option| option.get_id() == "image_archive");
+        let help = option.unwrap().get_help().unwrap().to_string().replace(',', "");
+        for (key, mib) in [
+            ("files.max_file_mib", files.max_file_mib),
+            ("files.quota_mib", files.quota_mib),
+            ("images.max_mib", images.max_mib),
+        ] {
+            assert!(help.contains(&format!("`{key}` ({mib})")), "{key}: {help}");
+        }
     }
 }
