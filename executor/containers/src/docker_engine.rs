@@ -23,8 +23,12 @@ use muster_protocol::{ErrorCode, ImageId};
 use tokio::io::AsyncWrite;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
+use crate::engine_answer::EngineAnswer;
 use crate::image_archive::{ArchiveError, without_tags};
 
+/// The operations whose answers are about the image and its job.
+const CREATE: &str = "create a container";
+const START: &str = "start a container";
 /// Timeout of loading an image archive: a large image takes minutes, longer than the client library's default.
 const LOAD_LIMIT: Duration = Duration::from_secs(1_800);
 /// Commands that install an engine, the same as on the page of E0001.
@@ -67,13 +71,28 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// The engine's message if it refused the request itself (4xx), which usually is a fault of the request.
-    pub fn refusal(&self) -> Option<&str> {
+    /// The engine's message if it refused the request itself (4xx).
+    pub(crate) fn refusal(&self) -> Option<&str> {
         match self {
             Self::Failed {
                 source: ApiError::DockerResponseServerError { status_code, message },
                 ..
             } if (400..500).contains(status_code) => Some(message),
+            Self::Failed { .. }
+            | Self::Unreachable { .. }
+            | Self::Archive { .. }
+            | Self::HungUp(_)
+            | Self::Incomplete(_) => None,
+        }
+    }
+
+    /// The engine's answer to the creation or the start of a container, judged; `None` for every other failure.
+    pub fn answer(&self) -> Option<EngineAnswer> {
+        match self {
+            Self::Failed {
+                operation: CREATE | START,
+                source: ApiError::DockerResponseServerError { message, .. },
+            } => Some(EngineAnswer::judge(message)),
             Self::Failed { .. }
             | Self::Unreachable { .. }
             | Self::Archive { .. }
@@ -97,6 +116,7 @@ impl Coded for EngineError {
 pub struct ContainerEngine {
     docker: Docker,
     version: String,
+    is_podman: bool,
 }
 
 /// An image that the engine has.
@@ -209,9 +229,15 @@ impl ContainerEngine {
             .map_err(unreachable)?
             .with_request_modifier(reencode_credentials);
         let docker = docker.negotiate_version().await.map_err(unreachable)?;
-        let version = docker.version().await.map_err(unreachable)?.version;
-        let version = version.ok_or(EngineError::Incomplete("its version"))?;
-        Ok(Self { docker, version })
+        let found = docker.version().await.map_err(unreachable)?;
+        let components = found.components.unwrap_or_default();
+        let is_podman = components.iter().any(|part| part.name.starts_with("Podman"));
+        let version = found.version.ok_or(EngineError::Incomplete("its version"))?;
+        Ok(Self {
+            docker,
+            version,
+            is_podman,
+        })
     }
 
     pub(crate) fn docker(&self) -> &Docker {
@@ -221,6 +247,16 @@ impl ContainerEngine {
     /// The version of the engine, for example `20.10.24`.
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Whether the engine unpacks layers that are compressed by zstd: Docker from version 23 on, and podman.
+    pub fn reads_zstd(&self) -> bool {
+        let major = self
+            .version
+            .split('.')
+            .next()
+            .and_then(|major| major.parse::<u32>().ok());
+        self.is_podman || major.is_none_or(|major| major >= 23)
     }
 
     /// Checks that the engine still answers.
@@ -324,7 +360,7 @@ impl ContainerEngine {
             .docker
             .create_container(Some(options), body)
             .await
-            .map_err(operation_failed("create a container"))?;
+            .map_err(operation_failed(CREATE))?;
         for warning in created.warnings {
             tracing::warn!(
                 container = name,
@@ -422,12 +458,12 @@ impl ContainerEngine {
     /// Starts a container.
     ///
     /// # Errors
-    /// The engine failed; [`EngineError::refusal`] is set if the image's program cannot be run.
+    /// The engine failed; [`EngineError::answer`] shows whose fault it is.
     pub async fn start(&self, name: &str) -> Result<(), EngineError> {
         self.docker
             .start_container(name, None)
             .await
-            .map_err(operation_failed("start a container"))
+            .map_err(operation_failed(START))
     }
 
     /// Waits until a container ends and returns its exit code, which may be any number.

@@ -112,6 +112,7 @@ impl Driver {
             specs,
             trace,
             completion: self.steps.usage.report(listing),
+            hidden_folders: self.context.config().own_folders(),
         };
         report.messages(conclusion)
     }

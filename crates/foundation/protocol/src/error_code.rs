@@ -88,6 +88,8 @@ error_codes! {
     SessionUnattested = "E0034", "E0034.md", "a streaming session was not attested";
     /// A streaming job is up and does not answer.
     SessionUnanswered = "E0035", "E0035.md", "a streaming job does not answer";
+    /// No container can be started of the job's image, or the program is not in it.
+    ImageBroken = "E0036", "E0036.md", "the image cannot be started";
 }
 
 impl fmt::Display for ErrorCode {

@@ -35,7 +35,7 @@ pub use metrics::{
     MAX_METRIC_NAME_BYTES, MAX_METRIC_PATTERN_BYTES, MAX_METRIC_RULES, MAX_METRICS, MetricName,
     MetricNameError, MetricRule, MetricValue, MetricValueError, ProgramReport,
 };
-pub use outcome::{Fault, Outcome};
+pub use outcome::{BROKEN_IMAGE_KEY, Fault, Outcome};
 pub use partial_result::{FailureContext, PartialResult};
 pub use terms::{
     ArchiveSource, DEFAULT_IMAGE_SECS, JobTerms, MAX_ARCHIVE_BYTES, MAX_ARCHIVE_URL_BYTES, MAX_IMAGE_SECS,
