@@ -1,11 +1,12 @@
 //! The last messages of an attempt, made from its conclusion. Pure.
 
 use muster_checkpoints::resume::EXIT_SAVED;
+use muster_containers::engine_answer::hide_paths;
 use muster_job_data::Uploaded;
 use muster_job_data::artifacts::{Artifacts, LONGEST_IN_JSON, MAX_ENTRIES};
 use muster_protocol::job::{
-    CompletionReport, FailureContext, IMAGE_FETCH_KEY, MAX_LISTED_OUTPUTS, MAX_METRIC_NAME_BYTES,
-    MAX_METRICS, MAX_OUTPUT_PATH_BYTES, PartialResult, RESUME_KEY,
+    BROKEN_IMAGE_KEY, CompletionReport, FailureContext, IMAGE_FETCH_KEY, MAX_LISTED_OUTPUTS,
+    MAX_METRIC_NAME_BYTES, MAX_METRICS, MAX_OUTPUT_PATH_BYTES, PartialResult, RESUME_KEY,
 };
 use muster_protocol::wire::executor_socket::ExecutorToMiner;
 use muster_protocol::wire::miner::{HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
@@ -82,6 +83,8 @@ pub struct AttemptReport {
     pub trace: Option<JobTrace>,
     /// The completion report, if the program began.
     pub completion: Option<CompletionReport>,
+    /// The absolute folders of this machine that no user reads about.
+    pub hidden_folders: Vec<String>,
 }
 
 impl AttemptReport {
@@ -137,7 +140,7 @@ impl AttemptReport {
             FailureKind::Horde(_) => (PrintedOutput::default(), printed),
         };
         let job_uuid = self.attempt;
-        let message = shorten_to(&failure.message, MAX_MESSAGE);
+        let message = shorten_to(&hide_paths(&failure.message, &self.hidden_folders), MAX_MESSAGE);
         let context = Some(self.context(failure, hint, beside));
         match failure.kind {
             FailureKind::Job { reason, exit_code } => ExecutorToMiner::V0JobFailedRequest(JobFailed {
@@ -187,6 +190,9 @@ impl AttemptReport {
             context.insert("image".to_owned(), json!(shorten_to(image, MAX_IMAGE)));
         }
         context.insert("fault".to_owned(), json!(failure.fault));
+        if failure.broken_image {
+            context.insert(BROKEN_IMAGE_KEY.to_owned(), json!(true));
+        }
         if let Some(image_fetch) = failure.image_fetch {
             context.insert(IMAGE_FETCH_KEY.to_owned(), json!(image_fetch));
         }
@@ -247,7 +253,38 @@ mod tests {
             specs: Some(json!({"os": "Debian"})),
             trace: None,
             completion: None,
+            hidden_folders: vec!["/srv/executor".to_owned()],
         }
+    }
+
+    #[test]
+    fn a_failures_message_names_no_folder_of_the_machine() {
+        let message =
+            "cannot write /srv/executor/work/x/volume/a: /volume is full at /var/lib/docker/overlay2";
+        let failure = AttemptFailure::horde(HordeFailureReason::GenericError, JobStage::Execution, message);
+        let frames: Vec<_> = report()
+            .messages(&Conclusion::Failed(failure))
+            .iter()
+            .map(encode)
+            .collect();
+        let sent = frames.concat();
+        assert!(!sent.contains("/srv/") && !sent.contains("/var/lib"), "{sent}");
+        assert!(sent.contains("/volume is full"), "{sent}");
+    }
+
+    #[test]
+    fn a_broken_image_is_its_users_fault_and_marked() {
+        let frames: Vec<_> = report()
+            .messages(&Conclusion::Failed(AttemptFailure::broken_image("no USER")))
+            .iter()
+            .map(encode)
+            .collect();
+        let sent: serde_json::Value = serde_json::from_str(&frames.concat()).unwrap();
+        assert_eq!(sent["message"], "the image cannot be started: no USER");
+        let context = json!({
+            "code": "E0036", "stage": "execution", "image": "muster/hello", "fault": "user", "broken_image": true
+        });
+        assert_eq!(sent["context"], context);
     }
 
     #[test]

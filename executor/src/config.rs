@@ -131,6 +131,23 @@ impl Config {
         self.work_dir.join("drained")
     }
 
+    /// The folders of this machine that no message to a user names, as absolute paths.
+    pub fn own_folders(&self) -> Vec<String> {
+        let named = [
+            &self.work_dir,
+            &self.images.cache_dir,
+            &self.images.docker_config,
+            &self.transfer.cache_dir,
+            &self.persistent.membership,
+        ];
+        let folders = named.into_iter().chain(&self.images.preload);
+        let set = folders.filter(|folder| !folder.as_os_str().is_empty());
+        set.filter_map(|folder| std::path::absolute(folder).ok())
+            .map(|folder| folder.display().to_string())
+            .filter(|folder| folder != "/")
+            .collect()
+    }
+
     /// The policy for a job of this class and image on this machine.
     pub fn policy(&self, class: ExecutorClass, image: ImageId, machine: MachineSize) -> Policy {
         let limits = self.limits_of(class);

@@ -20,10 +20,6 @@ use crate::images::engine_failed;
 use crate::output_capture::{CapturedBefore, OutputCapture};
 use crate::warm_containers::AttachedContainer;
 
-/// The exit codes of a shell whose program is not found, or may not be executed.
-const NOT_FOUND: i64 = 127;
-const NOT_EXECUTABLE: i64 = 126;
-
 /// Waits until the output of a container that has ended is written down.
 async fn finish_collection(
     collector: Option<OutputCollector>,
@@ -78,7 +74,7 @@ pub(crate) async fn run(
                 collector.abandon().await;
                 capture.forget_collection();
             }
-            judge_failed_start(&engine, &name, &error).await
+            judge_failed_start(&error)
         }
     }
 }
@@ -146,7 +142,7 @@ pub(crate) async fn take_over(
         }
         ContainerStage::Created => match start_once(&engine, &name, &clock).await {
             Ok(presence) => presence,
-            Err(error) => return judge_failed_start(&engine, &name, &error).await,
+            Err(error) => return judge_failed_start(&error),
         },
         ContainerStage::Started => since_start,
     };
@@ -369,21 +365,17 @@ async fn wait(
     Ok((code, EnginePresence::Interrupted))
 }
 
-/// Judges a container that could not be started: a command that the image does not have is the user's mistake,
-/// everything else is a failure of this machine.
-async fn judge_failed_start(
-    engine: &ContainerEngine,
-    name: &str,
-    error: &EngineError,
-) -> Result<ProgramExit, AttemptFailure> {
-    let code = engine.inspect_exit(name).await.map(|ended| ended.code);
-    match (error.refusal(), code) {
-        (Some(reason), Ok(code @ (NOT_FOUND | NOT_EXECUTABLE))) => Ok(ProgramExit {
+/// Judges a container that could not be started: a program that the image does not have ends with a shell's exit code,
+/// everything else is a failure by the image's or this machine's fault.
+fn judge_failed_start(error: &EngineError) -> Result<ProgramExit, AttemptFailure> {
+    let answer = error.answer();
+    match answer.and_then(|answer| Some((answer.exit_code?, answer.message))) {
+        Some((code, message)) => Ok(ProgramExit {
             code,
             oom_killed: false,
-            not_started: Some(reason.to_owned()),
+            not_started: Some(message),
         }),
-        (Some(_) | None, _) => Err(engine_failed(error)),
+        None => Err(engine_failed(error)),
     }
 }
 

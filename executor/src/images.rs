@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_containers::docker_engine::{ContainerEngine, EngineError};
+use muster_containers::engine_answer::AnswerFault;
 use muster_containers::image_cache::collect_if_due;
 use muster_containers::image_error::ImageError;
 use muster_containers::image_leases::Lease;
@@ -269,16 +270,26 @@ pub(crate) async fn collect(config: &Config, cache: &EngineCache, clock: &Shared
     }
 }
 
-/// The failure of an engine that fails before a job runs.
+/// The failure of an engine that fails before a job runs. Its answer to the creation or the start of a container may
+/// show that the job's image is at fault.
 pub(crate) fn engine_failed(error: &EngineError) -> AttemptFailure {
-    let failure = AttemptFailure::horde(
-        HordeFailureReason::ExecutorSpinupFailed,
-        JobStage::ExecutorStartup,
-        Causes(error).to_string(),
-    );
-    AttemptFailure {
-        code: error.code(),
-        ..failure
+    let machine = |message: String| {
+        AttemptFailure::horde(
+            HordeFailureReason::ExecutorSpinupFailed,
+            JobStage::ExecutorStartup,
+            message,
+        )
+    };
+    let Some(answer) = error.answer() else {
+        return AttemptFailure {
+            code: error.code(),
+            ..machine(Causes(error).to_string())
+        };
+    };
+    tracing::warn!(error = %Causes(error), fault = ?answer.fault, "the engine made no container of a job");
+    match answer.fault {
+        AnswerFault::Image | AnswerFault::User => AttemptFailure::broken_image(&answer.message),
+        AnswerFault::Machine | AnswerFault::Unknown => machine(format!("{error}: {}", answer.message)),
     }
 }
 

@@ -79,6 +79,15 @@ pub struct JobContainer<'a> {
     pub resumed: Option<&'a str>,
 }
 
+/// The command of a job; `None` for its image's own.
+pub(crate) fn command(job: &JobRequest) -> Option<Vec<String>> {
+    match (job.docker_run_cmd.is_empty(), &job.raw_script) {
+        (false, _) => Some(job.docker_run_cmd.clone()),
+        (true, Some(_)) => Some(vec!["python".to_owned(), SCRIPT.to_owned()]),
+        (true, None) => None,
+    }
+}
+
 /// Whether a job of this class gets GPUs.
 pub fn wants_gpu(job: &JobRequest, class: ExecutorClass) -> bool {
     match job.docker_run_options_preset {
@@ -196,7 +205,7 @@ impl JobContainer<'_> {
             .filter(|(name, _)| !self.job.env.contains_key(*name));
         let sandbox = Sandbox {
             image: self.image,
-            command: self.command(),
+            command: command(self.job),
             environment: environment
                 .map(|(name, value)| (name.as_str(), value.as_str()))
                 .chain(reports.then_some((variable, file)))
@@ -233,15 +242,6 @@ impl JobContainer<'_> {
         ];
         variables.extend(resumed.map(|path| ("MUSTER_RESUME", path)));
         variables
-    }
-
-    /// The command of the job; `None` for the image's own.
-    fn command(&self) -> Option<Vec<String>> {
-        match (self.job.docker_run_cmd.is_empty(), &self.job.raw_script) {
-            (false, _) => Some(self.job.docker_run_cmd.clone()),
-            (true, Some(_)) => Some(vec!["python".to_owned(), SCRIPT.to_owned()]),
-            (true, None) => None,
-        }
     }
 
     fn binds(&self) -> Result<Vec<Bind>, SandboxError> {

@@ -410,7 +410,7 @@ fn scoring_snapshot(input: &str) {
 
 /// A name that is read is written as a name that reads the same.
 fn image_reference(input: &str) {
-    if let Ok(reference) = input.parse::<muster_containers::image_reference::ImageReference>() {
+    if let Ok(reference) = input.parse::<muster_protocol::image_reference::ImageReference>() {
         assert_eq!(reference.to_string().parse().as_ref(), Ok(&reference));
     }
 }

@@ -233,6 +233,7 @@ pub async fn run_on(
         allowance,
         proven: Mutex::default(),
         barred: Arc::default(),
+        broken_images: Mutex::default(),
         stakes: Arc::default(),
         fatal: Mutex::default(),
     });

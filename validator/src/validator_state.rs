@@ -14,9 +14,10 @@ use muster_identity::Keypair;
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
 use muster_own_jobs::DISGUISED_NAMESPACE;
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::ValidatorKey;
 use muster_protocol::receipt::page_of;
 use muster_protocol::wire::facilitator::UserJobRequest;
+use muster_protocol::{Hotkey, MinerKey, ValidatorKey};
+use muster_routing::broken_images::BrokenImageJobs;
 use muster_scoring::{AllowanceBook, GradedExecutors};
 use muster_session_pool::Service;
 use muster_store::StoreError;
@@ -49,6 +50,8 @@ pub(crate) struct ValidatorState {
     pub(crate) stakes: Arc<Mutex<BTreeMap<ValidatorKey, u64>>>,
     /// The miners that get no sessions for clients, by model: spot checks accuse them.
     pub(crate) barred: Arc<BarredMiners>,
+    /// The jobs of broken images that count as open. After a start of this process there are none.
+    pub(crate) broken_images: Mutex<BrokenImageJobs>,
     /// The first error after which the validator cannot go on.
     pub(crate) fatal: Mutex<Option<Error>>,
 }
@@ -82,6 +85,13 @@ impl ValidatorState {
     /// Whether the validator ordered the job itself: a session of its gateway or its grading.
     pub(crate) fn is_own(&self, request: &UserJobRequest) -> bool {
         request.signature.signatory.0 == self.keypair.hotkey()
+    }
+
+    /// The coldkey of a miner, as the chain states it; its hotkey if the chain has not answered yet.
+    pub(crate) fn owner_of(&self, miner: MinerKey) -> Hotkey {
+        let metagraph = self.subnet.last_metagraph();
+        let found = metagraph.as_ref().and_then(|metagraph| metagraph.find(&miner.0));
+        found.map_or(miner.0, |neuron| neuron.coldkey)
     }
 
     /// Whether the job is a session by which the validator checks a miner. It is paid to nobody.

@@ -25,9 +25,13 @@ use tokio::io::AsyncWrite;
 use tokio::sync::OnceCell;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
+use crate::engine_answer::EngineAnswer;
 use crate::image_archive::{ArchiveError, without_tags};
 use crate::image_user::OwnerIds;
 
+/// The operations whose answers are about the image and its job.
+const CREATE: &str = "create a container";
+const START: &str = "start a container";
 /// Timeout of loading an image archive: a large image takes minutes, longer than the client library's default.
 const LOAD_LIMIT: Duration = Duration::from_secs(1_800);
 /// Commands that install an engine, the same as on the page of E0001.
@@ -70,13 +74,28 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// The engine's message if it refused the request itself (4xx), which usually is a fault of the request.
-    pub fn refusal(&self) -> Option<&str> {
+    /// The engine's message if it refused the request itself (4xx).
+    pub(crate) fn refusal(&self) -> Option<&str> {
         match self {
             Self::Failed {
                 source: ApiError::DockerResponseServerError { status_code, message },
                 ..
             } if (400..500).contains(status_code) => Some(message),
+            Self::Failed { .. }
+            | Self::Unreachable { .. }
+            | Self::Archive { .. }
+            | Self::HungUp(_)
+            | Self::Incomplete(_) => None,
+        }
+    }
+
+    /// The engine's answer to the creation or the start of a container, judged; `None` for every other failure.
+    pub fn answer(&self) -> Option<EngineAnswer> {
+        match self {
+            Self::Failed {
+                operation: CREATE | START,
+                source: ApiError::DockerResponseServerError { message, .. },
+            } => Some(EngineAnswer::judge(message)),
             Self::Failed { .. }
             | Self::Unreachable { .. }
             | Self::Archive { .. }
@@ -100,6 +119,7 @@ impl Coded for EngineError {
 pub struct ContainerEngine {
     docker: Docker,
     version: String,
+    is_podman: bool,
     /// The user and the group on this machine that root is in the containers, once they were asked for.
     pub(crate) first_ids: Arc<OnceCell<Option<OwnerIds>>>,
     platform: Option<String>,
@@ -216,11 +236,14 @@ impl ContainerEngine {
             .with_request_modifier(reencode_credentials);
         let docker = docker.negotiate_version().await.map_err(unreachable)?;
         let about = docker.version().await.map_err(unreachable)?;
+        let components = about.components.unwrap_or_default();
+        let is_podman = components.iter().any(|part| part.name.starts_with("Podman"));
         let version = about.version.ok_or(EngineError::Incomplete("its version"))?;
         let platform = about.os.zip(about.arch).map(|(os, arch)| format!("{os}/{arch}"));
         Ok(Self {
             docker,
             version,
+            is_podman,
             platform,
             first_ids: Arc::default(),
         })
@@ -251,6 +274,16 @@ impl ContainerEngine {
         let about = self.docker.info().await;
         let about = about.map_err(operation_failed("ask the engine about itself"))?;
         Ok(is_containerd_store(&about.driver_status.unwrap_or_default()))
+    }
+
+    /// Whether the engine unpacks layers that are compressed by zstd: Docker from version 23 on, and podman.
+    pub fn reads_zstd(&self) -> bool {
+        let major = self
+            .version
+            .split('.')
+            .next()
+            .and_then(|major| major.parse::<u32>().ok());
+        self.is_podman || major.is_none_or(|major| major >= 23)
     }
 
     /// Checks that the engine still answers.
@@ -354,7 +387,7 @@ impl ContainerEngine {
             .docker
             .create_container(Some(options), body)
             .await
-            .map_err(operation_failed("create a container"))?;
+            .map_err(operation_failed(CREATE))?;
         for warning in created.warnings {
             tracing::warn!(
                 container = name,
@@ -452,12 +485,12 @@ impl ContainerEngine {
     /// Starts a container.
     ///
     /// # Errors
-    /// The engine failed; [`EngineError::refusal`] is set if the image's program cannot be run.
+    /// The engine failed; [`EngineError::answer`] shows whose fault it is.
     pub async fn start(&self, name: &str) -> Result<(), EngineError> {
         self.docker
             .start_container(name, None)
             .await
-            .map_err(operation_failed("start a container"))
+            .map_err(operation_failed(START))
     }
 
     /// Waits until a container ends and returns its exit code, which may be any number.

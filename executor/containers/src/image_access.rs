@@ -7,8 +7,8 @@ use muster_http::addresses::{AddressRules, RuleError};
 use muster_process::config::Problem;
 use muster_protocol::ImageId;
 
-use crate::image_reference::{ImageName, ImageReference};
 use crate::image_settings::ImageSettings;
+use muster_protocol::image_reference::{ImageName, ImageReference};
 
 /// The entry of a list that stands for everything.
 const ALL: &str = "*";

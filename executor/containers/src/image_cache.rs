@@ -153,7 +153,7 @@ async fn remove(
     let names = engine.list_tags(image).await?;
     let foreign = names.iter().find(|name| {
         name.parse()
-            .map_or(true, |name: crate::image_reference::ImageReference| {
+            .map_or(true, |name: muster_protocol::image_reference::ImageReference| {
                 !removal.names().contains(&name.to_string())
             })
     });

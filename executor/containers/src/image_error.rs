@@ -8,8 +8,8 @@ use crate::credentials::CredentialsError;
 use crate::docker_engine::EngineError;
 use crate::image_archive::ArchiveError;
 use crate::image_leases::LeaseError;
-use crate::image_reference::ReferenceError;
 use crate::pull_error::PullError;
+use muster_protocol::image_reference::ReferenceError;
 
 /// The reason for which an image is not available.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +105,7 @@ impl ImageError {
                 PullError::NotFound { .. }
                 | PullError::Unauthorised { .. }
                 | PullError::WrongPlatform { .. }
+                | PullError::Unreadable { .. }
                 | PullError::NotPublic { .. }
                 | PullError::TooLarge { .. },
             ) => Fault::User,
@@ -126,7 +127,10 @@ impl ImageError {
             Self::Pull(PullError::Unauthorised { .. } | PullError::NotPublic { .. }) => {
                 Some(ImageFetchFailure::NoRight)
             }
-            Self::Pull(PullError::WrongPlatform { .. }) => Some(ImageFetchFailure::WrongPlatform),
+            // Another machine's engine may take it.
+            Self::Pull(PullError::WrongPlatform { .. } | PullError::Unreadable { .. }) => {
+                Some(ImageFetchFailure::WrongPlatform)
+            }
             Self::Pull(PullError::TooLarge { .. }) => Some(ImageFetchFailure::TooLarge),
             Self::Pull(PullError::Stalled { .. }) => Some(ImageFetchFailure::Stalled),
             Self::Pull(PullError::Interrupted { .. }) => Some(ImageFetchFailure::Unreachable),
@@ -154,6 +158,7 @@ impl Coded for ImageError {
                 PullError::NotFound { .. }
                 | PullError::Unauthorised { .. }
                 | PullError::WrongPlatform { .. }
+                | PullError::Unreadable { .. }
                 | PullError::TooLarge { .. }
                 | PullError::NotPublic { .. }
                 | PullError::OtherImage { .. }

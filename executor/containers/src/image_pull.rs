@@ -16,9 +16,9 @@ use tokio::sync::Mutex;
 
 use crate::docker_engine::{ContainerEngine, EngineError, operation_failed};
 use crate::engine_disk::watch_engine_disk;
-use crate::image_reference::{ImageReference, Pin};
 use crate::image_settings::PullBounds;
 use crate::pull_error::{PullError, make_safe};
+use muster_protocol::image_reference::{ImageReference, Pin};
 
 /// How far a pull has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,6 +205,16 @@ fn classify_failure(reference: &ImageReference, status: Option<u16>, words: &str
     ]) {
         PullError::WrongPlatform { image, words }
     } else if any(&[
+        // moby distribution: a chart or another artifact.
+        "unsupported media type",
+        "encountered remote",
+        "unsupported manifest format",
+        // Docker before 23 at a layer of zstd.
+        "invalid tar header",
+        "unsupported compression",
+    ]) {
+        PullError::Unreadable { image, words }
+    } else if any(&[
         "unauthorized",
         "access denied",
         "denied:",
@@ -351,6 +361,7 @@ mod tests {
             PullError::BadDigest { .. } => "bad digest",
             PullError::DiskFull { .. } => "disk full",
             PullError::WrongPlatform { .. } => "wrong platform",
+            PullError::Unreadable { .. } => "unreadable",
             PullError::TooLarge { .. } => "too large",
             PullError::NotPublic { .. } => "not public",
             PullError::OtherImage { .. } => "other image",
@@ -382,6 +393,11 @@ mod tests {
                 None,
                 "no matching manifest for linux/amd64 in the manifest list entries",
                 "wrong platform",
+            ),
+            (
+                Some(400),
+                "Encountered remote \"application/vnd.cncf.helm.config.v1+json\"(unknown) when fetching",
+                "unreadable",
             ),
             (
                 None,

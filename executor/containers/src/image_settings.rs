@@ -10,7 +10,7 @@ use muster_process::private_folder;
 use serde::Deserialize;
 
 use crate::credentials::{self, CredentialsError, RegistryLogin};
-use crate::image_reference::{ImageName, ImageReference};
+use muster_protocol::image_reference::{ImageName, ImageReference};
 
 /// Sources of images and how long images are kept; set by the operator.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use muster_job_data::manifest_request::RegistryImage;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::{Digest, ErrorCode, ImageId};
@@ -13,10 +14,10 @@ use crate::image_archive::{ArchiveError, ArchivedImage, list_images};
 pub use crate::image_error::ImageError;
 use crate::image_leases::{self, Lease};
 use crate::image_pull::{PullProgress, pull, unwatched};
-use crate::image_reference::{ImageName, ImageReference, Pin};
 use crate::image_settings::ImageSettings;
 use crate::pull_error::PullError;
 use crate::registry_check;
+use muster_protocol::image_reference::{ImageName, ImageReference, Pin};
 
 /// Upper bound on the number of fetches of an image that is removed between its arrival and its lease.
 const MAX_FETCHES: usize = 3;
@@ -248,6 +249,7 @@ async fn obtain(
     let credentials = spawn_blocking(move || owned.credentials(&named)).await??;
     let bounds = settings.pull_bounds();
     let resolved = registry_check::resolve(settings, reference, credentials.as_ref(), bounds, clock).await?;
+    check_compression(engine, resolved.as_ref(), &label)?;
     if let Some(own) = engine.find_image(&label).await?
         && matches!(reference.pin, Pin::Tag(_))
     {
@@ -303,6 +305,22 @@ async fn obtain(
     // Removed again by a program that does not respect leases.
     let words = "the image was removed right after it had arrived".to_owned();
     pulled.ok_or(ImageError::Pull(PullError::Interrupted { image: label, words }))
+}
+
+/// Checks that the engine can unpack the image's layers.
+pub(crate) fn check_compression(
+    engine: &ContainerEngine,
+    resolved: Option<&RegistryImage>,
+    label: &str,
+) -> Result<(), PullError> {
+    let is_unreadable = resolved.is_some_and(|image| image.zstd) && !engine.reads_zstd();
+    if !is_unreadable {
+        return Ok(());
+    }
+    Err(PullError::Unreadable {
+        image: label.to_owned(),
+        words: format!("Docker {} does not read zstd", engine.version()),
+    })
 }
 
 /// Removes an image whose pull was ended because of its size, if the engine had it complete by then. An engine that is

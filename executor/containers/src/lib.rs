@@ -1,13 +1,15 @@
 //! Containers on a Docker engine: images by content, the sandbox, and the removal of abandoned containers.
 //!
 //! Reading order: [`docker_engine`] (the API), [`image_archive`] and [`images`] (the programs of jobs), [`sandbox`] (a
-//! job's permissions, a pure function), [`image_folders`], [`laid_files`] and [`disk`] (the places a job may write to),
-//! [`owned_folders`] and [`leftovers`] (the owners of folders, and the removal of folders whose owner is dead).
+//! job's permissions, a pure function), [`engine_answer`] (whose fault it is that no container started),
+//! [`image_folders`], [`laid_files`] and [`disk`] (the places a job may write to), [`owned_folders`] and [`leftovers`]
+//! (the owners of folders, and the removal of folders whose owner is dead).
 
 pub mod archive_forms;
 pub mod credentials;
 pub mod disk;
 pub mod docker_engine;
+pub mod engine_answer;
 mod engine_disk;
 mod folder_removal;
 pub mod gpu;
@@ -16,10 +18,10 @@ mod image_access;
 pub mod image_archive;
 pub mod image_cache;
 pub mod image_error;
+pub mod image_flaw;
 pub mod image_folders;
 pub mod image_leases;
 pub mod image_pull;
-pub mod image_reference;
 pub mod image_settings;
 mod image_user;
 pub mod images;

@@ -11,11 +11,11 @@ use crate::credentials::RegistryLogin;
 use crate::docker_engine::{ContainerEngine, EngineError, operation_failed};
 use crate::image_error::ImageError;
 use crate::image_pull::{PullProgress, pull};
-use crate::image_reference::{ImageName, ImageReference, Pin};
 use crate::image_settings::ImageSettings;
-use crate::images::{LeasedImage, find_manifest, lease_image};
+use crate::images::{LeasedImage, check_compression, find_manifest, lease_image};
 use crate::pull_error::PullError;
 use crate::registry_check;
+use muster_protocol::image_reference::{ImageName, ImageReference, Pin};
 
 /// The beginning of the names that keep private images with the engine. The rest is random, so no job can name one.
 const KEPT: &str = "muster.invalid/private/";
@@ -52,6 +52,7 @@ pub async fn pull_private(
         let login = login.to_docker(&reference.registry);
         let bounds = settings.pull_bounds();
         let resolved = registry_check::resolve(settings, reference, Some(&login), bounds, clock).await?;
+        check_compression(engine, resolved.as_ref(), &label)?;
         // By digest: a tag would take the name away from an image of the operator's.
         let pinned = resolved.map(|registry| reference.with_pin(Pin::Digest(registry.digest)));
         let reference = pinned.as_ref().unwrap_or(reference);

@@ -35,6 +35,16 @@ pub enum PullError {
         /// The registry's message, cut to a bounded length.
         words: String,
     },
+    /// The engine cannot unpack the image.
+    #[error(
+        "this executor's engine cannot unpack {image} ({words}); the user must push it again with layers compressed by gzip"
+    )]
+    Unreadable {
+        /// The image's name as the job gave it.
+        image: String,
+        /// The engine's message, cut to a bounded length.
+        words: String,
+    },
     /// The image is larger than this executor takes.
     #[error("{image} is larger than the {} MiB that this executor takes; the user must choose a smaller image", max_bytes >> 20)]
     TooLarge {
@@ -106,6 +116,7 @@ impl PullError {
             Self::Unauthorised { .. }
             | Self::NotFound { .. }
             | Self::WrongPlatform { .. }
+            | Self::Unreadable { .. }
             | Self::TooLarge { .. }
             | Self::NotPublic { .. }
             | Self::OtherImage { .. }

@@ -8,9 +8,9 @@ use muster_process::SharedClock;
 use muster_process::backoff::Backoff;
 use muster_process::error::Causes;
 
-use crate::image_reference::ImageReference;
 use crate::image_settings::{ImageSettings, PullBounds};
 use crate::pull_error::{PullError, make_safe};
+use muster_protocol::image_reference::ImageReference;
 
 /// Checks that the engine may reach the registry of an image.
 ///
@@ -95,7 +95,7 @@ fn pull_error(reference: &ImageReference, error: RegistryError) -> PullError {
             PullError::NotPublic { image, words }
         }
         RegistryError::Unauthorised(_) => PullError::Unauthorised { image, words },
-        RegistryError::NotFound(_) => PullError::NotFound { image, words },
+        RegistryError::NotFound(_) | RegistryError::NoImage => PullError::NotFound { image, words },
         RegistryError::WrongPlatform => PullError::WrongPlatform { image, words },
         RegistryError::BadDigest => PullError::BadDigest { image, words },
         RegistryError::Malformed(_) | RegistryError::Http(_) => PullError::Interrupted { image, words },

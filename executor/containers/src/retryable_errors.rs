@@ -8,6 +8,7 @@ use muster_process::Backoff;
 use muster_process::backoff::Retryable;
 
 use crate::EngineError;
+use crate::engine_answer::AnswerFault;
 use crate::image_error::ImageError;
 use crate::pull_error::PullError;
 
@@ -35,8 +36,12 @@ const fn retries_if(recoverable: bool) -> u32 {
 
 impl EngineError {
     /// Whether the same request may succeed later: the engine was not reachable, or had an internal failure. A refused
-    /// request would be refused again.
+    /// request would be refused again, and so would one whose image is at fault, whatever the status says.
     pub fn is_recoverable(&self) -> bool {
+        match self.answer().map(|answer| answer.fault) {
+            Some(AnswerFault::Image | AnswerFault::User) => return false,
+            Some(AnswerFault::Machine | AnswerFault::Unknown) | None => {}
+        }
         match self {
             Self::Unreachable { source, .. } | Self::Failed { source, .. } => is_temporary(source),
             Self::HungUp(_) => true,
@@ -113,5 +118,25 @@ mod tests {
         ] {
             assert!(!fatal.is_recoverable(), "{fatal:?}");
         }
+    }
+
+    #[test]
+    fn a_broken_image_is_not_tried_again_whatever_the_status() {
+        let answer = |operation, message: &str| EngineError::Failed {
+            operation,
+            source: ApiError::DockerResponseServerError {
+                status_code: 500,
+                message: message.to_owned(),
+            },
+        };
+        let user = "unable to find user x: no matching entries in passwd file";
+        for operation in ["create a container", "start a container"] {
+            assert!(!answer(operation, user).is_recoverable());
+            assert!(answer(operation, "shim reaped").is_recoverable());
+        }
+        assert!(
+            answer("wait for a container", user).is_recoverable(),
+            "no image is judged"
+        );
     }
 }

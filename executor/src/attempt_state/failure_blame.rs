@@ -20,6 +20,8 @@ pub struct AttemptFailure {
     pub fault: Fault,
     /// The reason for which the image did not come, if that is the failure.
     pub image_fetch: Option<ImageFetchFailure>,
+    /// Whether no container can be started of the job's image, or the program is not in it.
+    pub broken_image: bool,
     /// The hint of the failure for going on from a checkpoint, if it gives one.
     pub resume: Option<ResumeHint>,
 }
@@ -74,6 +76,7 @@ impl AttemptFailure {
             code: None,
             fault: Fault::User,
             image_fetch: None,
+            broken_image: false,
             resume: None,
         }
     }
@@ -87,6 +90,7 @@ impl AttemptFailure {
             code: None,
             fault: Fault::Executor,
             image_fetch: None,
+            broken_image: false,
             resume: None,
         }
     }
@@ -103,6 +107,16 @@ impl AttemptFailure {
             .with_code(ErrorCode::ImageMissing)
             .blame(failure.fault())
         }
+    }
+
+    /// The failure of a job of whose image no container can be started, for the reason `why`.
+    pub fn broken_image(why: &str) -> Self {
+        let message = format!("the image cannot be started: {why}");
+        Self {
+            broken_image: true,
+            ..Self::job(JobFailureReason::Unknown, JobStage::Execution, message)
+        }
+        .with_code(ErrorCode::ImageBroken)
     }
 
     /// The same failure with an error code.
@@ -140,12 +154,17 @@ impl AttemptFailure {
             reason: JobFailureReason::NonzeroReturnCode,
             exit_code: Some(exit.code),
         };
+        let code = match exit.not_started {
+            Some(_) => ErrorCode::ImageBroken,
+            None => ErrorCode::JobExitCode,
+        };
         Self {
             kind,
+            broken_image: exit.not_started.is_some(),
             resume: exit.oom_killed.then_some(ResumeHint::OutOfMemory),
             ..Self::job(JobFailureReason::NonzeroReturnCode, JobStage::Execution, message)
         }
-        .with_code(ErrorCode::JobExitCode)
+        .with_code(code)
     }
 
     /// The failure of a streaming job whose program ended before its first good health check.

@@ -120,6 +120,7 @@ impl Driver {
                     printed,
                     ..completion
                 }),
+            hidden_folders: self.context.config().own_folders(),
         };
         report.messages(conclusion)
     }

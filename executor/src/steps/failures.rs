@@ -61,8 +61,7 @@ pub(super) fn image_files_failed(error: &LayError) -> AttemptFailure {
 /// The failure of a machine whose disk has less left than its operator keeps free.
 pub(crate) fn reserve_lacking(config: &Config) -> AttemptFailure {
     let message = format!(
-        "the executor's disk at {} has less than its reserve of {} MiB left",
-        config.work_dir.display(),
+        "the executor's disk has less than its reserve of {} MiB left",
         config.disk_reserve_mib
     );
     AttemptFailure::horde(HordeFailureReason::GenericError, JobStage::Execution, message)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use muster_containers::disk::lacks_reserve;
+use muster_containers::image_flaw::find_flaw;
 use muster_containers::image_folders::ImageFolders;
 use muster_job_data::volumes::{UnpackLimits, merge_volumes};
 use muster_job_data::{Fetcher, Uploader};
@@ -21,7 +22,7 @@ use crate::config::Config;
 use crate::context::AttemptContext;
 use crate::image_files::ImageUse;
 use crate::images;
-use crate::job_sandbox::{checkpoint_order, container_name, is_mountable};
+use crate::job_sandbox::{checkpoint_order, command, container_name, is_mountable};
 use crate::machine::gpu::{self, ClaimedGpus};
 use crate::warm_containers::{WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
@@ -31,6 +32,7 @@ pub(crate) async fn place_inputs(
     request: Arc<RequestedJob>,
     context: AttemptContext,
 ) -> Result<PlacedJob, AttemptFailure> {
+    check_image(&request)?;
     check_upload(&request.job, context.config())?;
     let inputs = open_inputs(&request, &context)?;
     let (folders, warm) = take_warm(&request, &context)
@@ -60,6 +62,17 @@ pub(crate) async fn place_inputs(
             Err(failure)
         }
     }
+}
+
+/// Checks that a container can be started of the image, as far as its configuration shows it.
+fn check_image(request: &RequestedJob) -> Result<(), AttemptFailure> {
+    let command = command(&request.job);
+    let flaw = find_flaw(
+        &request.image.resolved.image,
+        command.as_deref(),
+        request.layout.policy.run_as,
+    );
+    flaw.map_or(Ok(()), |flaw| Err(AttemptFailure::broken_image(&flaw.message)))
 }
 
 /// Checks where the outputs go before anything is fetched.

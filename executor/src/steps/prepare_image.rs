@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use muster_containers::docker_engine::ContainerEngine;
-use muster_containers::image_reference::ImageName;
 use muster_containers::images::FoundImage;
 use muster_process::error::Causes;
+use muster_protocol::image_reference::ImageName;
 use muster_protocol::wire::muster::OfferExtension;
 use tokio::time::timeout;
 

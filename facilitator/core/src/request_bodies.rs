@@ -3,6 +3,7 @@
 use indexmap::IndexMap;
 use muster_job_metrics::MetricRules;
 use muster_protocol::account_api::{CreateKey, KeyRight, MAX_KEY_DAYS};
+use muster_protocol::image_reference::ImageName;
 use muster_protocol::job::{BoundedFields, find_over_limits};
 use muster_protocol::rest::{CreateJob, Feedback, ReportCheat, SetWebhook};
 use muster_protocol::upload::{FileUpload, MultiUpload, OutputUpload};
@@ -239,6 +240,10 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
     // Every validator rejects a job over these limits, so the user learns it here.
     for found in find_over_limits(&BoundedFields::from(job)) {
         refuse(found.field, found.reason);
+    }
+    // Every executor refuses such a name, so no job is made of it.
+    if let Err(error) = job.docker_image.parse::<ImageName>() {
+        refuse("docker_image", format!("{error}."));
     }
     if let Some(extension) = &job.muster {
         if extension.account.is_some() {

@@ -12,6 +12,7 @@ use muster_executor::archive_forms::prepare_archive;
 use muster_identity::seal_credentials;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, shutdown};
+use muster_protocol::image_reference::ImageName;
 use muster_protocol::job::{
     ArchiveSource, MAX_REGISTRY_PASSWORD_BYTES, RegistryCredentials, SealedCredentials,
 };
@@ -67,6 +68,10 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         .iter()
         .map(|text| variable(text))
         .collect::<Result<IndexMap<_, _>>>()?;
+    if let Some(name) = &args.image {
+        // Before anything is sent: no executor takes another name.
+        name.parse::<ImageName>().map_err(Failure::usage)?;
+    }
     let login = read_login(&args)?;
     let target = facilitator_access::resolve(&args.access)?;
     let router = target.router()?;

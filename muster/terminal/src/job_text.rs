@@ -1,6 +1,6 @@
 //! Jobs as text for people.
 
-use muster_protocol::job::Outcome;
+use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::rest::{JobView, ProgressEvent, QueueEvent, QueuedJob, StatusEntry, WebhookDelivery};
 use muster_protocol::upload::FileUpload;
 use muster_protocol::wire::checks::{CheckOrigin, JobCheck};
@@ -177,8 +177,18 @@ pub fn failure(view: &JobView) -> Option<String> {
             (words, &details.context)
         }
         Outcome::HordeFailed(details) => {
+            // ComputeHorde has one status for what is not the program's own failure, whosever fault it is.
+            let by_subnet = match outcome.fault() {
+                Fault::User => "",
+                Fault::Nobody
+                | Fault::Executor
+                | Fault::Miner
+                | Fault::Validator
+                | Fault::Facilitator
+                | Fault::Network => " by the subnet",
+            };
             let words = format!(
-                "failed by the subnet, says the {}: {} ({})",
+                "failed{by_subnet}, says the {}: {} ({})",
                 details.reported_by, details.message, details.reason
             );
             (words, &details.context)

@@ -184,6 +184,7 @@ impl World {
             max_attempts: u32::try_from(MINERS).unwrap_or(u32::MAX),
             slow_images: 0,
             image_elsewhere: false,
+            started_elsewhere: false,
             cancelled: self.is_called_off(job),
             address_told: false,
         };

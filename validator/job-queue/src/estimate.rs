@@ -32,12 +32,24 @@ impl DurationRecord {
     }
 }
 
-/// How long a job with `ahead` jobs before it is likely to wait while all `executors` are at work. `None` means
-/// unknown: no executor of the class is known, or no attempt of the class has ended lately.
-pub fn estimate_wait(ahead: usize, executors: u32, record: &DurationRecord) -> Option<Duration> {
-    let mean = record.mean()?;
-    let starts = u32::try_from(ahead).unwrap_or(u32::MAX).saturating_add(1);
-    mean.saturating_mul(starts).checked_div(executors)
+/// How long a job with `ahead` jobs before it is likely to wait while all `executors` are at work. Without one,
+/// `back_in` is the time until the first benched miner is asked again. `None` means unknown: no executor of the class
+/// is known, or no attempt of the class has ended lately.
+pub fn estimate_wait(
+    ahead: usize,
+    executors: u32,
+    back_in: Option<Duration>,
+    record: &DurationRecord,
+) -> Option<Duration> {
+    let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
+    if executors == 0 {
+        let before = record.mean().unwrap_or_default().saturating_mul(ahead);
+        return Some(back_in?.saturating_add(before));
+    }
+    record
+        .mean()?
+        .saturating_mul(ahead.saturating_add(1))
+        .checked_div(executors)
 }
 
 #[cfg(test)]
@@ -51,16 +63,30 @@ mod tests {
         let mut record = DurationRecord::default();
         record.note(SECOND * 10);
         record.note(SECOND * 30);
-        assert_eq!(estimate_wait(0, 1, &record), Some(SECOND * 20));
-        assert_eq!(estimate_wait(3, 2, &record), Some(SECOND * 40));
+        assert_eq!(estimate_wait(0, 1, None, &record), Some(SECOND * 20));
+        assert_eq!(estimate_wait(3, 2, None, &record), Some(SECOND * 40));
+    }
+
+    #[test]
+    fn a_job_that_waits_for_a_benched_miner_waits_until_it_is_asked_again() {
+        let mut record = DurationRecord::default();
+        let back_in = Some(SECOND * 216);
+        assert_eq!(estimate_wait(0, 0, back_in, &record), Some(SECOND * 216));
+        record.note(SECOND * 10);
+        assert_eq!(estimate_wait(3, 0, back_in, &record), Some(SECOND * 246));
+        assert_eq!(
+            estimate_wait(0, 1, back_in, &record),
+            Some(SECOND * 10),
+            "another is there"
+        );
     }
 
     #[test]
     fn an_unknown_wait_is_not_estimated() {
         let mut record = DurationRecord::default();
-        assert_eq!(estimate_wait(0, 4, &record), None, "no attempt has ended");
+        assert_eq!(estimate_wait(0, 4, None, &record), None, "no attempt has ended");
         record.note(SECOND);
-        assert_eq!(estimate_wait(0, 0, &record), None, "no executor is known");
+        assert_eq!(estimate_wait(0, 0, None, &record), None, "no executor is known");
     }
 
     #[test]

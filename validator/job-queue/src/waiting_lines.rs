@@ -133,6 +133,12 @@ impl WaitingLines {
         self.durations.get(&line).cloned().unwrap_or_default()
     }
 
+    /// When the first of the benched miners that a line waits for may be asked again.
+    pub fn back_at(&self, line: ExecutorLine) -> Option<Timestamp> {
+        let reasons = self.blocked.get(&line)?;
+        reasons.until.filter(|_| reasons.failing > 0)
+    }
+
     /// The executors that a line waits for, when it was last found blocked.
     pub fn executors(&self, line: ExecutorLine) -> u32 {
         self.executors.get(&line).copied().unwrap_or(0)

@@ -15,6 +15,7 @@ use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{JobStatus, Receipt, Timestamp};
 use muster_routing::RouteDecision;
+use muster_routing::budget::BudgetedAccount;
 use muster_routing::earlier_attempts::{AskedFor, count_attempts};
 use muster_routing::retry::{self, NextStep, RetryContext};
 use muster_store::StoreError;
@@ -142,7 +143,11 @@ impl JobDriver {
             let took = self.deps.state.clock.now().since(runner.attempt().started_at);
             wait.deadline = wait.deadline.plus(took);
             count_attempt(&outcome, took);
-            let facts = self.retry_context(&request, &attempts, &cancel).await?;
+            let started_elsewhere = runner.is_started_elsewhere(&outcome);
+            let facts = RetryContext {
+                started_elsewhere,
+                ..self.retry_context(&request, &attempts, &cancel).await?
+            };
             match retry::next_step(&outcome, facts) {
                 NextStep::Report(_) => {}
                 NextStep::TryAnother => match self.chooser.assign(&request, &attempts, &mut cancel).await? {
@@ -219,6 +224,7 @@ impl JobDriver {
                 let records = &self.deps.records;
                 records.is_image_elsewhere(&request.docker_image, last.miner)
             }),
+            started_elsewhere: false,
             cancelled: cancel.reason().is_some(),
             address_told: self.is_address_known(request).await?,
         })
@@ -320,6 +326,11 @@ impl JobDriver {
             outcome
         };
         count_job(&outcome);
+        if outcome.is_broken_image()
+            && let Some(account) = BudgetedAccount::of(request)
+        {
+            self.deps.state.broken_images.lock().note(account, now);
+        }
         let last = attempts.last();
         let (attempt, miner) = (
             last.map(|last| last.attempt.to_string()),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use muster_process::SharedClock;
 use muster_protocol::wire::machines::ClaimedOffer;
 use muster_protocol::wire::miner::ExecutorManifest;
-use muster_protocol::{ExecutorClass, FeatureSet, MinerKey};
+use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, Hotkey, MinerKey};
+use muster_routing::start_claims::{ProgramKey, StartClaim, StartClaims};
 use muster_routing::{CacheKey, MinerLedger};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -20,6 +21,9 @@ pub(crate) struct MinerRecords {
     /// Locked from reading it to noting the new attempt, so that two jobs do not take one executor; never locked across
     /// an await.
     ledger: Mutex<MinerLedger>,
+    /// Which miners lately started which programs, and which said that they cannot be started. After a start of this
+    /// process it is empty: a claim of before then stays what it was.
+    starts: Mutex<StartClaims>,
     /// Miners' claims about their machines.
     pub(crate) claims: ClaimBoard,
     /// A record may make room for these.
@@ -32,6 +36,7 @@ impl MinerRecords {
         Self {
             clock,
             ledger: Mutex::new(ledger),
+            starts: Mutex::default(),
             claims: ClaimBoard::default(),
             waiting,
         }
@@ -75,6 +80,24 @@ impl MinerRecords {
     pub(crate) fn record_features(&self, miner: MinerKey, features: FeatureSet) {
         let now = self.clock.now();
         self.ledger().record_features(miner, features, now);
+    }
+
+    /// Whether the miner of another owner than `owner` started the program within the last hour.
+    pub(super) fn is_started_elsewhere(&self, program: ProgramKey, owner: Hotkey) -> bool {
+        let now = self.clock.now();
+        self.starts.lock().is_started_elsewhere(program, owner, now)
+    }
+
+    /// Notes a claim that a program cannot be started, or a failure of an executor at it.
+    pub(super) fn note_start_claim(&self, program: ProgramKey, claim: (AttemptId, MinerKey, Hotkey)) {
+        let now = self.clock.now();
+        self.starts.lock().note_claim(program, claim, now);
+    }
+
+    /// Notes that a miner of `owner` started a program. Returns the claims that it has shown to be wrong.
+    pub(super) fn note_program_start(&self, program: ProgramKey, owner: Hotkey) -> Vec<StartClaim> {
+        let now = self.clock.now();
+        self.starts.lock().note_start(program, owner, now)
     }
 
     /// Whether another miner than `miner` had an image lately.

@@ -10,7 +10,7 @@ use muster_chain::Metagraph;
 use muster_job_queue::{ExecutorLine, LineStep};
 use muster_protocol::{JobId, Timestamp};
 use muster_routing::Route;
-use muster_routing::availability::LaterReasons;
+use muster_routing::availability::{ClassCapacity, LaterReasons};
 use muster_store::StoreError;
 
 use super::executor_need::ExecutorNeed;
@@ -225,9 +225,7 @@ impl QueueDispatcher {
     /// wait.
     fn block(&self, line: ExecutorLine, reasons: LaterReasons, metagraph: &Metagraph) {
         let capacities = self.chooser.capacities(MinerPool::of_line(line), metagraph);
-        let executors = capacities
-            .get(&line.class)
-            .map_or(0, |capacity| capacity.executors);
+        let executors = capacities.get(&line.class).map_or(0, ClassCapacity::usable);
         let arrived = self.waiting.lock().block(line, reasons, executors);
         self.send_places(arrived);
     }

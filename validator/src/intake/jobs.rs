@@ -162,7 +162,9 @@ impl JobIntake {
             return self.store_first_step(request, frame, now).await;
         };
         let _counted = self.budget.lock().await;
-        let used = self.state.store.account_use(account, now.minus(DAY)).await?;
+        let mut used = self.state.store.account_use(account, now.minus(DAY)).await?;
+        let broken = self.state.broken_images.lock().count(account, now);
+        used.account_open = used.account_open.saturating_add(broken);
         match self.state.config.users.budget.bounds().check(used) {
             Ok(()) => self.store_first_step(request, frame, now).await,
             Err(exceeded) => Ok(IntakeStep::OverBudget(exceeded)),

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_own_jobs::{OwnJobDeps, OwnJobStep, OwnJobs};
+use muster_protocol::ExecutorClass;
 use muster_protocol::wire::miner::GraderTerms;
-use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
 use muster_store::StoreError;
-use muster_subnet_view::SubnetView;
 use tokio::sync::mpsc;
 
 use crate::config::Config;
@@ -24,8 +23,8 @@ pub(crate) fn open_own_jobs(state: &Arc<ValidatorState>, drivers: &Arc<JobDriver
         store: Arc::clone(&state.store),
         rules: Arc::clone(&state.rules),
         owner_of: {
-            let subnet = Arc::clone(&state.subnet);
-            Box::new(move |miner| owner_of(&subnet, miner))
+            let state = Arc::clone(state);
+            Box::new(move |miner| state.owner_of(miner))
         },
         trusted_miner: state.config.trusted_miner.hotkey,
         graders: list_graders(&state.config),
@@ -38,15 +37,6 @@ pub(crate) fn open_own_jobs(state: &Arc<ValidatorState>, drivers: &Arc<JobDriver
         stop.run_until_cancelled(taking).await.unwrap_or(Ok(()))
     });
     own_jobs
-}
-
-/// The coldkey of a miner, as the chain states it; its hotkey if the chain has not answered yet.
-fn owner_of(subnet: &SubnetView, miner: MinerKey) -> Hotkey {
-    let metagraph = subnet.last_metagraph();
-    let mut neurons = metagraph.iter().flat_map(|metagraph| &metagraph.neurons);
-    neurons
-        .find(|neuron| neuron.hotkey == miner.0)
-        .map_or(miner.0, |neuron| neuron.coldkey)
 }
 
 /// Takes the steps in their order, so that no job is called off before it has its driver.

@@ -96,6 +96,8 @@ error_codes! {
     OutputIncomplete = "E0044", "E0044.md", "the output of a job is not whole";
     /// The engine knows images by their manifests, and not by their ids.
     EngineImageStore = "E0048", "E0048.md", "the engine's image store knows no image by its id";
+    /// No container can be started of the job's image, or the program is not in it.
+    ImageBroken = "E0036", "E0036.md", "the image cannot be started";
 }
 
 impl fmt::Display for ErrorCode {

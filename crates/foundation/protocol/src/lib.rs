@@ -7,6 +7,7 @@ pub mod account_api;
 pub mod canonical;
 pub mod error_code;
 pub mod features;
+pub mod image_reference;
 pub mod job_files;
 pub mod login;
 mod macros;

@@ -48,6 +48,8 @@ pub struct RegistryImage {
     pub images: Vec<ImageId>,
     /// The bytes that the largest of these images takes to transfer.
     pub bytes: u64,
+    /// Whether a layer of one of these images is compressed by zstd, which not every engine reads.
+    pub zstd: bool,
 }
 
 /// A registry did not give a usable manifest.
@@ -65,6 +67,9 @@ pub enum RegistryError {
     /// The image is there, but not for this machine.
     #[error("the registry lists no image for linux on this machine's processor")]
     WrongPlatform,
+    /// The name leads to something else that a registry keeps, for example a chart.
+    #[error("the registry has no image there, but something of another kind, for example a chart")]
+    NoImage,
     /// The content differs from the digest that was asked for.
     #[error("the manifest does not match its digest")]
     BadDigest,
@@ -172,6 +177,7 @@ impl RegistryClient {
         let (digest, manifest) = asked.manifest(pin).await?;
         let images = match manifest {
             RegistryManifest::Image(image) => vec![image],
+            RegistryManifest::NoImage => return Err(RegistryError::NoImage),
             RegistryManifest::Index(digests) => {
                 let mut images = Vec::new();
                 // Several variants of one architecture are few; a registry does not make us ask for more.
@@ -193,6 +199,7 @@ impl RegistryClient {
         }
         Ok(RegistryImage {
             digest,
+            zstd: images.iter().any(|image| image.zstd),
             bytes: images.iter().map(|image| image.bytes).max().unwrap_or_default(),
             images: images.iter().map(|image| ImageId(image.config)).collect(),
         })

@@ -33,6 +33,8 @@ pub(crate) enum RegistryManifest {
     Image(ImageManifest),
     /// The digests of the images for this machine's platform.
     Index(Vec<Digest>),
+    /// Something else that a registry keeps, for example a chart or a signature.
+    NoImage,
 }
 
 /// The manifest of one image.
@@ -44,6 +46,8 @@ pub(crate) struct ImageManifest {
     pub(crate) largest: Option<Digest>,
     /// The bytes of the configuration and all layers, as they are transferred.
     pub(crate) bytes: u64,
+    /// Whether a layer is compressed by zstd, which not every engine reads.
+    pub(crate) zstd: bool,
 }
 
 #[derive(Deserialize)]
@@ -67,9 +71,22 @@ struct Platform {
 
 #[derive(Deserialize)]
 struct Blob {
+    #[serde(default, rename = "mediaType")]
+    media_type: String,
     digest: Digest,
     size: u64,
 }
+
+/// The media types of an image's configuration that engines take: those of schema 2 and OCI, and what old registries
+/// wrote.
+const IMAGE_CONFIGS: [&str; 6] = [
+    "",
+    "application/vnd.oci.image.config.v1+json",
+    "application/vnd.docker.container.image.v1+json",
+    "application/octet-stream",
+    "application/json",
+    "text/html",
+];
 
 #[derive(Deserialize)]
 struct TokenAnswer {
@@ -144,6 +161,9 @@ impl RegistryManifest {
         if layers.len() > MAX_LAYERS {
             return None;
         }
+        if !IMAGE_CONFIGS.contains(&config.media_type.as_str()) {
+            return Some(Self::NoImage);
+        }
         let bytes = layers
             .iter()
             .fold(config.size, |sum, layer| sum.saturating_add(layer.size));
@@ -155,6 +175,7 @@ impl RegistryManifest {
             config: config.digest,
             largest,
             bytes,
+            zstd: layers.iter().any(|layer| layer.media_type.ends_with("+zstd")),
         }))
     }
 }
@@ -203,6 +224,30 @@ mod tests {
     }
 
     #[test]
+    fn a_chart_is_no_image_and_zstd_layers_are_seen() {
+        let digest = Digest::of(b"a");
+        let manifest = |config: &str, layer: &str| {
+            let text = format!(
+                r#"{{"config":{{"mediaType":"{config}","digest":"{digest}","size":1}},
+                "layers":[{{"mediaType":"{layer}","digest":"{digest}","size":1}}]}}"#
+            );
+            RegistryManifest::parse(text.as_bytes())
+        };
+        let oci = "application/vnd.oci.image.config.v1+json";
+        let chart = "application/vnd.cncf.helm.config.v1+json";
+        assert_eq!(manifest(chart, "x"), Some(RegistryManifest::NoImage));
+        for (layer, zstd) in [
+            ("application/vnd.oci.image.layer.v1.tar+zstd", true),
+            ("application/vnd.oci.image.layer.v1.tar+gzip", false),
+        ] {
+            let Some(RegistryManifest::Image(image)) = manifest(oci, layer) else {
+                panic!("{layer}");
+            };
+            assert_eq!(image.zstd, zstd);
+        }
+    }
+
+    #[test]
     fn sizes_are_added_and_platforms_are_chosen() {
         let [a, b, c] = ["a", "b", "c"].map(|text| Digest::of(text.as_bytes()));
         let image = format!(
@@ -213,6 +258,7 @@ mod tests {
             config: a,
             largest: Some(c),
             bytes: u64::MAX,
+            zstd: false,
         };
         assert_eq!(
             RegistryManifest::parse(image.as_bytes()),

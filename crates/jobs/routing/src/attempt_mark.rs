@@ -17,17 +17,22 @@ pub enum AttemptMark {
     /// The attempt failed by another party's fault, as the miner claims. Excuses never exclude a miner, or users'
     /// mistakes would; they put it behind its equals, so that excuses earn it neither pay nor jobs.
     Excuse,
+    /// The executor failed a user's job, as it says itself. The job's image may have provoked that, so the mark puts the
+    /// miner behind its equals and never excludes it. It becomes an [`Self::Incident`] if the miner of another owner
+    /// starts the same program.
+    Suspect,
     /// The attempt failed by the miner's fault, or its connection was lost. Enough incidents exclude a miner.
     Incident,
 }
 
 impl AttemptMark {
     /// All marks that exist.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Done,
         Self::Clean,
         Self::Unexcused,
         Self::Excuse,
+        Self::Suspect,
         Self::Incident,
     ];
 
@@ -38,6 +43,7 @@ impl AttemptMark {
             Self::Clean => "clean",
             Self::Unexcused => "unexcused",
             Self::Excuse => "excuse",
+            Self::Suspect => "suspect",
             Self::Incident => "incident",
         }
     }
@@ -55,6 +61,10 @@ pub struct MarkEvidence {
     pub excused: bool,
     /// Whether another miner had the job's image lately.
     pub image_elsewhere: bool,
+    /// Whether the job is a user's, and not one of the validator's own.
+    pub is_users: bool,
+    /// Whether the miner of another owner lately started the same program of the same image.
+    pub started_elsewhere: bool,
 }
 
 /// The mark of an attempt's end. An image that does not come marks nobody, unless another miner has it.
@@ -62,9 +72,12 @@ pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
     let MarkEvidence {
         excused,
         image_elsewhere,
+        is_users,
+        started_elsewhere,
     } = evidence;
     match outcome {
         Outcome::Completed(_) => AttemptMark::Done,
+        Outcome::Failed(_) if outcome.is_broken_image() && started_elsewhere => AttemptMark::Incident,
         Outcome::Failed(_) => AttemptMark::Clean,
         Outcome::Rejected(_) if excused => AttemptMark::Clean,
         Outcome::Rejected(_) => AttemptMark::Unexcused,
@@ -80,6 +93,11 @@ pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
         }
         Outcome::HordeFailed(_) if outcome.is_excuse() => AttemptMark::Excuse,
         Outcome::HordeFailed(_) => match outcome.fault() {
+            Fault::Miner | Fault::Executor | Fault::Network
+                if is_users && !started_elsewhere && outcome.is_executors_own_failure() =>
+            {
+                AttemptMark::Suspect
+            }
             Fault::Miner | Fault::Executor | Fault::Network => AttemptMark::Incident,
             Fault::Nobody | Fault::User | Fault::Validator | Fault::Facilitator => AttemptMark::Clean,
         },
@@ -90,10 +108,52 @@ pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
 mod tests {
     use muster_protocol::job::Outcome;
     use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
-    use muster_protocol::wire::facilitator::{HordeFailureDetails, RejectionDetails};
+    use muster_protocol::wire::facilitator::{FailureDetails, HordeFailureDetails, RejectionDetails};
+    use muster_protocol::{JobFailureReason, job::BROKEN_IMAGE_KEY};
     use serde_json::json;
 
     use super::*;
+
+    fn broken_image() -> Outcome {
+        Outcome::Failed(Box::new(FailureDetails {
+            reason: JobFailureReason::Unknown,
+            stage: JobStage::Execution,
+            message: String::new(),
+            context: Some(json!({ BROKEN_IMAGE_KEY: true })),
+            docker_process_exit_status: None,
+            docker_process_stdout: None,
+            docker_process_stderr: None,
+        }))
+    }
+
+    #[test]
+    fn a_users_job_marks_no_incident_by_itself_and_one_with_a_witness_does() {
+        let failed = Outcome::HordeFailed(HordeFailureDetails {
+            reported_by: ParticipantType::Executor,
+            reason: HordeFailureReason::ExecutorSpinupFailed,
+            message: String::new(),
+            context: None,
+        });
+        let mark = |outcome: &Outcome, is_users, started_elsewhere| {
+            let evidence = MarkEvidence {
+                is_users,
+                started_elsewhere,
+                ..MarkEvidence::default()
+            };
+            mark_attempt(outcome, evidence)
+        };
+        assert_eq!(mark(&failed, true, false), AttemptMark::Suspect);
+        assert_eq!(mark(&failed, true, true), AttemptMark::Incident);
+        assert_eq!(
+            mark(&failed, false, false),
+            AttemptMark::Incident,
+            "the validator's own image"
+        );
+        for is_users in [true, false] {
+            assert_eq!(mark(&broken_image(), is_users, false), AttemptMark::Clean);
+            assert_eq!(mark(&broken_image(), is_users, true), AttemptMark::Incident);
+        }
+    }
 
     #[test]
     fn only_the_miners_side_is_marked_for_its_failures() {
@@ -148,7 +208,7 @@ mod tests {
         ] {
             let evidence = MarkEvidence {
                 excused,
-                image_elsewhere: false,
+                ..MarkEvidence::default()
             };
             assert_eq!(mark_attempt(&outcome, evidence), expected, "{outcome:?}");
         }
@@ -160,8 +220,8 @@ mod tests {
         });
         for (image_elsewhere, expected) in [(false, AttemptMark::Clean), (true, AttemptMark::Excuse)] {
             let evidence = MarkEvidence {
-                excused: false,
                 image_elsewhere,
+                ..MarkEvidence::default()
             };
             assert_eq!(mark_attempt(&claimed, evidence), expected);
             for outcome in &of_miner {

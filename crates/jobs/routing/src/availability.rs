@@ -48,6 +48,10 @@ pub struct ClassCapacity {
     pub at_work: u32,
     /// Those of the executors that would be asked now.
     pub free: u32,
+    /// Those of the executors whose miner is not asked for a while, because it failed too many attempts.
+    pub benched: u32,
+    /// When the first of the benched miners may be asked again, if that is known.
+    pub back_at: Option<Timestamp>,
     /// Those of the executors that are known to take private images.
     pub private_images: u32,
     /// The number of executors by their hardware, as far as their miners reported it.
@@ -55,6 +59,11 @@ pub struct ClassCapacity {
 }
 
 impl ClassCapacity {
+    /// The executors on which a waiting job may count: those of miners that are not benched.
+    pub fn usable(&self) -> u32 {
+        self.executors.saturating_sub(self.benched)
+    }
+
     /// The hardware of the most executors; `None` if none is known.
     pub fn usual_hardware(&self) -> Option<&str> {
         let usual = self.hardware.iter().max_by_key(|(_, count)| **count)?;
@@ -136,7 +145,15 @@ pub fn class_capacities(
             capacity.executors = capacity.executors.saturating_add(count);
             let at_work = stats.open_of(class).min(count);
             capacity.at_work = capacity.at_work.saturating_add(at_work);
-            let is_asked = !stats.full.contains_key(&class) && stats.incidents < policy.max_incidents;
+            let is_benched = stats.incidents >= policy.max_incidents;
+            if is_benched {
+                capacity.benched = capacity.benched.saturating_add(count);
+                capacity.back_at = [capacity.back_at, stats.incidents_until]
+                    .into_iter()
+                    .flatten()
+                    .min();
+            }
+            let is_asked = !stats.full.contains_key(&class) && !is_benched;
             let free = if is_asked {
                 count.saturating_sub(at_work)
             } else {
@@ -406,5 +423,17 @@ mod tests {
             describe_private_offers(&capacities),
             "private images are taken by 1 of always_on.test"
         );
+
+        // No waiting job counts on the executors of a benched miner.
+        let two = known.get_mut(&MinerKey(hotkey(2))).unwrap();
+        (two.incidents, two.incidents_until) = (3, Some(Timestamp::from_secs(600)));
+        let capacity = class_capacities(&neurons, &known, &policy)
+            .remove(&CLASS)
+            .unwrap();
+        assert_eq!(
+            (capacity.executors, capacity.benched, capacity.usable()),
+            (4, 2, 2)
+        );
+        assert_eq!(capacity.back_at, Some(Timestamp::from_secs(600)));
     }
 }

@@ -10,6 +10,7 @@
 pub mod admission;
 pub mod attempt_mark;
 pub mod availability;
+pub mod broken_images;
 pub mod budget;
 pub mod busy_excuse;
 pub mod cache_keys;
@@ -21,6 +22,7 @@ mod miner_stats;
 mod newcomers;
 pub mod retry;
 pub mod route;
+pub mod start_claims;
 #[cfg(test)]
 mod testing;
 

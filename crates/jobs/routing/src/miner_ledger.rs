@@ -159,7 +159,9 @@ impl MinerLedger {
         match mark {
             AttemptMark::Done => account.done.add(at, window),
             AttemptMark::Clean => {}
-            AttemptMark::Unexcused | AttemptMark::Excuse => account.excuses.add(at, window),
+            AttemptMark::Unexcused | AttemptMark::Excuse | AttemptMark::Suspect => {
+                account.excuses.add(at, window)
+            }
             AttemptMark::Incident => account.incidents.add(at, window),
         }
     }

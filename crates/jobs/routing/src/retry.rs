@@ -15,6 +15,9 @@ pub struct RetryContext {
     pub slow_images: u32,
     /// Whether another miner had the job's image lately, so that a claim that it cannot be had is wrong.
     pub image_elsewhere: bool,
+    /// Whether the miner of another owner lately started the same program, so that a claim that the image is broken is
+    /// wrong.
+    pub started_elsewhere: bool,
     /// Whether the user knows the address of a streaming job. Another attempt would have another address, and a status
     /// is not reported twice.
     pub address_told: bool,
@@ -75,6 +78,7 @@ pub fn next_step(outcome: &Outcome, context: RetryContext) -> NextStep {
         {
             true
         }
+        Outcome::Failed(_) if outcome.is_broken_image() && context.started_elsewhere => false,
         // A failing program fails at every miner; audits, not retries, find a miner that lies about it.
         Outcome::Failed(_) => true,
         // The user's signature was checked on admission: a miner's rejection is about us.
@@ -105,8 +109,9 @@ pub fn next_step(outcome: &Outcome, context: RetryContext) -> NextStep {
 
 #[cfg(test)]
 mod tests {
+    use muster_protocol::JobFailureReason;
     use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
-    use muster_protocol::wire::facilitator::{HordeFailureDetails, RejectionDetails};
+    use muster_protocol::wire::facilitator::{FailureDetails, HordeFailureDetails, RejectionDetails};
     use serde_json::json;
 
     use super::*;
@@ -116,6 +121,7 @@ mod tests {
         max_attempts: 3,
         slow_images: 0,
         image_elsewhere: false,
+        started_elsewhere: false,
         cancelled: false,
         address_told: false,
         goes_on: None,
@@ -248,5 +254,27 @@ mod tests {
             }),
             NextStep::Report(ReportReason::AddressTold)
         );
+    }
+
+    #[test]
+    fn a_broken_image_is_tried_once_unless_another_miner_has_started_it() {
+        let broken = Outcome::Failed(Box::new(FailureDetails {
+            reason: JobFailureReason::Unknown,
+            stage: JobStage::Execution,
+            message: String::new(),
+            context: Some(json!({ "broken_image": true })),
+            docker_process_exit_status: None,
+            docker_process_stdout: None,
+            docker_process_stderr: None,
+        }));
+        assert_eq!(
+            next_step(&broken, FIRST),
+            NextStep::Report(ReportReason::UsersFault)
+        );
+        let started_elsewhere = RetryContext {
+            started_elsewhere: true,
+            ..FIRST
+        };
+        assert_eq!(next_step(&broken, started_elsewhere), NextStep::TryAnother);
     }
 }

@@ -9,6 +9,7 @@
 )]
 
 mod access;
+mod broken_images;
 mod cache;
 mod compatibility;
 mod dockerd;

@@ -8,7 +8,7 @@ use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::wire::muster::{
     CapacityNotice, JobLimits, LiveQueuePlace, MAX_NEXT_PLACES, NextPlace, OfferedClass,
 };
-use muster_protocol::{ExecutorClass, JobId};
+use muster_protocol::{ExecutorClass, JobId, Timestamp};
 use muster_routing::availability::ClassCapacity;
 
 use super::super::miner_pool::MinerPool;
@@ -47,13 +47,14 @@ impl QueueKeeper {
     pub(crate) fn capacity_notice(&self) -> Option<CapacityNotice> {
         self.state.subnet.last_metagraph()?;
         let capacities = self.class_capacities(MinerPool::Subnet);
+        let now = self.state.clock.now();
         let lines = self.waiting.lock();
         let shown = shown_lines(&lines, false, &capacities);
         Some(CapacityNotice {
             classes: shown
                 .map(|ExecutorLine { class, .. }| {
                     let capacity = capacities.get(&class).cloned().unwrap_or_default();
-                    describe_offer(&lines, class, &capacity)
+                    describe_offer(&lines, class, &capacity, now)
                 })
                 .collect(),
             limits: JobLimits {
@@ -104,16 +105,22 @@ fn view_lines(
         .collect()
 }
 
-fn describe_offer(waiting: &WaitingLines, class: ExecutorClass, capacity: &ClassCapacity) -> OfferedClass {
+fn describe_offer(
+    waiting: &WaitingLines,
+    class: ExecutorClass,
+    capacity: &ClassCapacity,
+    now: Timestamp,
+) -> OfferedClass {
     let line = ExecutorLine::of_subnet(class);
     let record = waiting.durations(line);
+    let back_in = capacity.back_at.map(|at| at.since(now));
     let starts_now = capacity.free > 0 && waiting.queue.is_free_for_all(class);
     let place = |ahead: usize| NextPlace {
         ahead: to_u64(ahead),
         estimate_s: if starts_now && ahead == 0 {
             Some(0)
         } else {
-            estimate_wait(ahead, capacity.executors, &record).map(|wait| wait.as_secs())
+            estimate_wait(ahead, capacity.usable(), back_in, &record).map(|wait| wait.as_secs())
         },
     };
     let count = waiting.queue.waiting_for(class);
@@ -172,10 +179,12 @@ impl QueueKeeper {
         places: impl IntoIterator<Item = (usize, JobId)>,
         waiting: usize,
     ) {
-        let (why, executors, record) = {
+        let now = self.state.clock.now();
+        let (why, executors, back_in, record) = {
             let lines = self.waiting.lock();
             let why = lines.why(line).unwrap_or_default();
-            (why, lines.executors(line), lines.durations(line))
+            let back_in = lines.back_at(line).map(|at| at.since(now));
+            (why, lines.executors(line), back_in, lines.durations(line))
         };
         for (ahead, job) in places {
             let place = LiveQueuePlace {
@@ -183,7 +192,7 @@ impl QueueKeeper {
                 class: line.class,
                 ahead: to_u64(ahead),
                 waiting: to_u64(waiting),
-                estimate_s: estimate_wait(ahead, executors, &record).map(|wait| wait.as_secs()),
+                estimate_s: estimate_wait(ahead, executors, back_in, &record).map(|wait| wait.as_secs()),
                 why: why.clone(),
             };
             self.live_output

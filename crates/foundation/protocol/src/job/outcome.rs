@@ -21,12 +21,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::image_fetch::{IMAGE_FETCH_KEY, ImageFetchFailure};
+use super::partial_result::RAN_KEY;
+use crate::ImageId;
 use crate::status::{
     HordeFailureReason, JobFailureReason, JobRejectionReason, JobStage, JobStatus, ParticipantType,
 };
 use crate::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StatusMetadata,
 };
+
+/// The key in a failure's `context` that is `true` if the miner's side says that no container can be started of the
+/// job's image with the job's program.
+pub const BROKEN_IMAGE_KEY: &str = "broken_image";
 
 /// The end of an attempt, with the details for its user.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -161,10 +167,43 @@ impl Outcome {
         }
     }
 
+    /// Whether the miner's side says that the job's image cannot be started, or lacks the job's program. Another miner
+    /// that starts the same shows what the claim is worth.
+    pub fn is_broken_image(&self) -> bool {
+        match self {
+            Self::Failed(details) => {
+                let context = details.context.as_ref();
+                context.and_then(|context| context.get(BROKEN_IMAGE_KEY)) == Some(&json!(true))
+            }
+            Self::Completed(_) | Self::Rejected(_) | Self::HordeFailed(_) => false,
+        }
+    }
+
+    /// The content of the image that the attempt ran or was to run, as its miner reports it.
+    pub fn ran_image(&self) -> Option<ImageId> {
+        let image = match self {
+            Self::Completed(response) => response.extra.get("image"),
+            Self::Failed(details) => details.context.as_ref()?.get(RAN_KEY),
+            Self::HordeFailed(details) => details.context.as_ref()?.get(RAN_KEY),
+            Self::Rejected(_) => None,
+        };
+        image?.get("id")?.as_str()?.parse().ok()
+    }
+
+    /// Whether the executor itself says that it failed the job, so that it was there and reached its miner. A user's
+    /// image may provoke such an answer, whatever it blames.
+    pub fn is_executors_own_failure(&self) -> bool {
+        match self {
+            Self::Completed(_) | Self::Rejected(_) | Self::Failed(_) => false,
+            Self::HordeFailed(details) => details.reported_by == ParticipantType::Executor,
+        }
+    }
+
     /// Whether the program ran to an end of its own, so that the time that it took shows how long such work takes.
     pub fn ran_to_its_end(&self) -> bool {
         match self {
             Self::Completed(_) => true,
+            Self::Failed(_) if self.is_broken_image() => false,
             Self::Failed(details) => match details.reason {
                 JobFailureReason::NonzeroReturnCode => true,
                 JobFailureReason::Unknown

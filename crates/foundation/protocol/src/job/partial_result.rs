@@ -15,7 +15,8 @@ use crate::wire::miner::JobImage;
 const MAX_IMAGE_NAME: usize = 4_096;
 
 /// The key of the image in a failure's `context`. The key `image` holds the job's own reference of the image.
-const RAN_KEY: &str = "ran";
+/// The key of the image that was prepared for the attempt.
+pub(super) const RAN_KEY: &str = "ran";
 const STDOUT_KEY: &str = "stdout";
 const STDERR_KEY: &str = "stderr";
 const ARTIFACTS_KEY: &str = "artifacts";
