@@ -9,7 +9,7 @@
 
 use crate::pull_error::make_safe;
 
-/// Whose fault an engine's answer shows.
+/// The party at fault, as an engine's answer shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerFault {
     /// The image cannot be started on any machine, or the job's program is not in it.
@@ -25,7 +25,7 @@ pub enum AnswerFault {
 /// An engine's answer, judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineAnswer {
-    /// Whose fault it is.
+    /// The party at fault.
     pub fault: AnswerFault,
     /// The answer as a user may read it: without paths of the machine.
     pub message: String,

@@ -462,6 +462,64 @@ async fn a_command_that_the_image_lacks_is_its_users_mistake() {
 }
 
 #[tokio::test]
+async fn a_broken_image_is_its_users_fault_and_named_without_a_folder_of_the_machine() {
+    let engine = engine().await;
+    let file = |path: &str, mode| muster_executor::ImageFile {
+        path: path.to_owned(),
+        mode,
+        contents: uuid::Uuid::new_v4().to_string().into_bytes(),
+    };
+    let base = || muster_executor::ImageContent {
+        tag: format!("muster/executor-broken:{}", uuid::Uuid::new_v4()),
+        entrypoint: vec!["/program".into()],
+        files: vec![file("/program", 0o755)],
+        ..Default::default()
+    };
+    let with_file = |path| muster_executor::ImageContent {
+        files: vec![file("/program", 0o755), file(path, 0o644)],
+        ..base()
+    };
+    let no_program = muster_executor::ImageContent {
+        entrypoint: vec![],
+        ..base()
+    };
+    let unknown_user = muster_executor::ImageContent {
+        user: "nosuchuser".to_owned(),
+        ..base()
+    };
+    for (content, named) in [
+        (no_program, "names a program"),
+        (unknown_user, "nosuchuser"),
+        (with_file("/output"), "/output"),
+        (with_file("/tmp"), "/tmp"),
+    ] {
+        let archive = muster_executor::ImageArchive::new(&content).unwrap();
+        engine.load(archive.bytes).await.unwrap();
+        let lease = Lease::new();
+        let job = Job {
+            image: content.tag.clone(),
+            ..Job::new(&[])
+        };
+        let failed = last_message(&engine, &lease, &job).await;
+        assert_eq!(failed["message_type"], "V0JobFailedRequest", "{failed:#}");
+        let context = &failed["context"];
+        assert_eq!(
+            (&context["code"], &context["fault"], &context["broken_image"]),
+            (&json!("E0036"), &json!("user"), &json!(true)),
+            "{failed:#}"
+        );
+        let message = failed["message"].as_str().unwrap();
+        let work_dir = lease.config.work_dir.display().to_string();
+        assert!(message.contains(named), "{message}");
+        assert!(
+            !message.contains(&work_dir) && !message.contains("/var/lib"),
+            "{message}"
+        );
+        image::forget(&content.tag).await;
+    }
+}
+
+#[tokio::test]
 async fn two_executors_work_side_by_side() {
     let engine = engine().await;
     image::load(&engine).await;

@@ -238,12 +238,15 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
         }
     }
     // Every validator rejects a job over these limits, so the user learns it here.
-    for found in find_over_limits(&BoundedFields::from(job)) {
-        refuse(found.field, found.reason);
-    }
+    let beyond = find_over_limits(&BoundedFields::from(job));
     // Every executor refuses such a name, so no job is made of it.
-    if let Err(error) = job.docker_image.parse::<ImageName>() {
+    if let Err(error) = job.docker_image.parse::<ImageName>()
+        && beyond.iter().all(|found| found.field != "docker_image")
+    {
         refuse("docker_image", format!("{error}."));
+    }
+    for found in beyond {
+        refuse(found.field, found.reason);
     }
     if let Some(extension) = &job.muster {
         if extension.account.is_some() {

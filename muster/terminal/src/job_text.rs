@@ -157,8 +157,13 @@ pub fn describe(receipt: &Receipt) -> String {
 
 /// Why it did not succeed: what happened, where, whose fault it was, and the code to look up.
 pub fn failure(view: &JobView) -> Option<String> {
-    let outcome = Outcome::failure_in(view.status_history.last()?.metadata.as_ref()?)?;
-    let (words, context) = match &outcome {
+    describe_failure(&Outcome::failure_in(
+        view.status_history.last()?.metadata.as_ref()?,
+    )?)
+}
+
+fn describe_failure(outcome: &Outcome) -> Option<String> {
+    let (words, context) = match outcome {
         Outcome::Completed(_) => return None,
         Outcome::Rejected(details) => {
             let words = format!(
@@ -283,9 +288,32 @@ fn ordinal(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::ExecutorClass;
+    use muster_protocol::wire::facilitator::HordeFailureDetails;
+    use muster_protocol::{ExecutorClass, HordeFailureReason, ParticipantType};
+    use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_failure_by_its_users_fault_is_not_called_the_subnets() {
+        let text = |fault: &str| {
+            let outcome = Outcome::HordeFailed(HordeFailureDetails {
+                reported_by: ParticipantType::Executor,
+                reason: HordeFailureReason::GenericError,
+                message: "no such image".to_owned(),
+                context: Some(json!({ "fault": fault })),
+            });
+            describe_failure(&outcome).unwrap()
+        };
+        assert_eq!(
+            text("user"),
+            "failed, says the executor: no such image (generic_error); at fault: user"
+        );
+        assert_eq!(
+            text("executor"),
+            "failed by the subnet, says the executor: no such image (generic_error); at fault: executor"
+        );
+    }
 
     #[test]
     fn a_waiting_job_tells_its_place_its_time_and_why() {

@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_own_jobs::OwnJobRegistry;
+use muster_protocol::MinerKey;
+use muster_protocol::job::Outcome;
+use muster_protocol::wire::facilitator::UserJobRequest;
+use muster_routing::start_claims::ProgramKey;
 
 use super::miner_channels::MinerChannels;
 use super::miner_records::MinerRecords;
@@ -22,4 +26,23 @@ pub(super) struct AttemptDeps {
     pub(super) live_output: Arc<LiveOutput>,
     /// The way to the miner of an earlier attempt whose pay is known only now.
     pub(super) channels: Arc<MinerChannels>,
+}
+
+impl AttemptDeps {
+    /// Whether the miner of another owner than that of `miner` lately started the program of an attempt that ended so.
+    pub(super) fn is_started_elsewhere(
+        &self,
+        request: &UserJobRequest,
+        miner: MinerKey,
+        outcome: &Outcome,
+    ) -> bool {
+        let owner = self.state.owner_of(miner);
+        let program = program_of(request, outcome);
+        program.is_some_and(|program| self.records.is_started_elsewhere(program, owner))
+    }
+}
+
+/// The program of an attempt by its image's content, as its miner reports it; `None` if the miner does not.
+pub(super) fn program_of(request: &UserJobRequest, outcome: &Outcome) -> Option<ProgramKey> {
+    Some(ProgramKey::new(outcome.ran_image()?, &request.args))
 }

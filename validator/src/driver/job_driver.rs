@@ -143,11 +143,7 @@ impl JobDriver {
             let took = self.deps.state.clock.now().since(runner.attempt().started_at);
             wait.deadline = wait.deadline.plus(took);
             count_attempt(&outcome, took);
-            let started_elsewhere = runner.is_started_elsewhere(&outcome);
-            let facts = RetryContext {
-                started_elsewhere,
-                ..self.retry_context(&request, &attempts, &cancel).await?
-            };
+            let facts = self.retry_context(&request, &attempts, &cancel).await?;
             match retry::next_step(&outcome, facts) {
                 NextStep::Report(_) => {}
                 NextStep::TryAnother => match self.chooser.assign(&request, &attempts, &mut cancel).await? {
@@ -224,7 +220,10 @@ impl JobDriver {
                 let records = &self.deps.records;
                 records.is_image_elsewhere(&request.docker_image, last.miner)
             }),
-            started_elsewhere: false,
+            started_elsewhere: last.is_some_and(|last| {
+                let outcome = last.machine.outcome();
+                outcome.is_some_and(|outcome| self.deps.is_started_elsewhere(request, last.miner, outcome))
+            }),
             cancelled: cancel.reason().is_some(),
             address_told: self.is_address_known(request).await?,
         })

@@ -21,8 +21,8 @@ pub(crate) struct MinerRecords {
     /// Locked from reading it to noting the new attempt, so that two jobs do not take one executor; never locked across
     /// an await.
     ledger: Mutex<MinerLedger>,
-    /// Which miners lately started which programs, and which said that they cannot be started. After a start of this
-    /// process it is empty: a claim of before then stays what it was.
+    /// The miners that lately started programs, and those that said that they cannot be started. After a start of this
+    /// process it is empty: an earlier claim stays as it was marked.
     starts: Mutex<StartClaims>,
     /// Miners' claims about their machines.
     pub(crate) claims: ClaimBoard,

@@ -17,9 +17,9 @@ pub enum AttemptMark {
     /// The attempt failed by another party's fault, as the miner claims. Excuses never exclude a miner, or users'
     /// mistakes would; they put it behind its equals, so that excuses earn it neither pay nor jobs.
     Excuse,
-    /// The executor failed a user's job, as it says itself. The job's image may have provoked that, so the mark puts the
-    /// miner behind its equals and never excludes it. It becomes an [`Self::Incident`] if the miner of another owner
-    /// starts the same program.
+    /// The executor failed a user's job, as it says itself. The job's image may have provoked that, so the mark puts
+    /// the miner behind its equals and never excludes it. It becomes an [`Self::Incident`] if the miner of another
+    /// owner starts the same program.
     Suspect,
     /// The attempt failed by the miner's fault, or its connection was lost. Enough incidents exclude a miner.
     Incident,

@@ -1,5 +1,5 @@
-//! Which miners lately started a program of an image, and which said that it cannot be started: one miner's start shows
-//! the worth of another owner's claim. Pure, and bounded whatever users and miners send.
+//! The miners that lately started a program of an image, and those that said that it cannot be started: one miner's
+//! start shows the worth of another owner's claim. Pure, and bounded whatever users and miners send.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -146,10 +146,11 @@ impl Subnet {
             };
             let mark = mark_attempt(&outcome, evidence);
             self.ledger.record_mark(miner, mark, self.now);
-            if outcome.is_broken_image() || outcome.is_executors_own_failure() {
+            let failed = outcome.is_broken_image() || outcome.is_executors_own_failure();
+            if failed && !started_elsewhere {
                 let attempt: AttemptId = "11111111-2222-4333-8444-555555555555".parse().unwrap();
                 self.claims.note_claim(program, (attempt, miner, owner), self.now);
-            } else {
+            } else if !failed {
                 for wrong in self.claims.note_start(program, owner, self.now) {
                     self.ledger
                         .record_mark(wrong.miner, AttemptMark::Incident, self.now);

@@ -1,3 +1,5 @@
+//! The answers of real engines to images with each fault, and their judgements.
+
 use super::*;
 
 const RUNC: &str = "failed to create shim task: OCI runtime create failed: runc create failed: unable to start \

@@ -45,6 +45,22 @@ fn a_user_sets_no_terms_of_a_sealed_session() {
 }
 
 #[test]
+fn a_text_that_is_no_image_name_is_refused_before_a_job_is_made() {
+    for bad in ["H3/Upper", "http://x/a", "alpine:", "a._b", "a@b"] {
+        let errors = errors(&with("docker_image", json!(bad)));
+        assert!(
+            errors["docker_image"][0].contains("is not the name of an image"),
+            "{errors:?}"
+        );
+        assert_eq!((errors.len(), errors["docker_image"].len()), (1, 1), "{errors:?}");
+    }
+    let id = format!("sha256:{}", "0".repeat(64));
+    for good in ["alpine", "ghcr.io/a/b:1", "127.0.0.1:5000/x_y-z:V.1", id.as_str()] {
+        assert!(parse_job(&with("docker_image", json!(good))).is_ok(), "{good}");
+    }
+}
+
+#[test]
 fn a_job_of_the_sdk_keeps_the_order_of_its_fields() {
     let job = parse_job(&serde_json::to_vec(&body()).unwrap()).unwrap();
     assert_eq!(job.artifacts_dir, None);

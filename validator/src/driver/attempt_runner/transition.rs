@@ -6,11 +6,11 @@ use muster_job_messages::pay::MeasuredWork;
 use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
 use muster_protocol::job::{Event, JobState, Outcome};
 use muster_protocol::{HordeFailureReason, JobRejectionReason, ReceiptKind, Timestamp};
-use muster_routing::start_claims::ProgramKey;
 use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
 use muster_store::StoreError;
 
 use super::AttemptRunner;
+use crate::driver::attempt_deps::program_of;
 use crate::driver::miner_pool::line_of;
 use crate::store::AttemptChange;
 
@@ -35,7 +35,9 @@ impl AttemptRunner<'_> {
             let evidence = MarkEvidence {
                 excused: self.excused,
                 is_users: !self.deps.state.is_own(self.request),
-                started_elsewhere: self.is_started_elsewhere(outcome),
+                started_elsewhere: self
+                    .deps
+                    .is_started_elsewhere(self.request, self.attempt.miner, outcome),
                 image_elsewhere: self
                     .deps
                     .records
@@ -103,30 +105,20 @@ impl AttemptRunner<'_> {
         Ok(())
     }
 
-    /// The program of the attempt by its image's content, as the miner reports it; `None` if it does not.
-    fn program_of(&self, outcome: &Outcome) -> Option<ProgramKey> {
-        let image = outcome.ran_image()?;
-        Some(ProgramKey::new(image, &self.request.args))
-    }
-
-    /// Whether the miner of another owner lately started the program of this attempt.
-    pub(in crate::driver) fn is_started_elsewhere(&self, outcome: &Outcome) -> bool {
-        let owner = self.deps.state.owner_of(self.attempt.miner);
-        let program = self.program_of(outcome);
-        program.is_some_and(|program| self.deps.records.is_started_elsewhere(program, owner))
-    }
-
     /// Remembers that the program started, or that the miner says that it cannot be started. A start shows the claims
     /// of other owners' miners to be wrong: they become incidents after all.
     async fn judge_start_claims(&self, outcome: &Outcome, now: Timestamp) -> Result<(), StoreError> {
-        let Some(program) = self.program_of(outcome) else {
+        let Some(program) = program_of(self.request, outcome) else {
             return Ok(());
         };
         let miner = self.attempt.miner;
         let owner = self.deps.state.owner_of(miner);
         if outcome.is_broken_image() || outcome.is_executors_own_failure() {
-            let claim = (self.attempt.id, miner, owner);
-            self.deps.records.note_start_claim(program, claim);
+            // A claim that was known to be wrong is an incident already.
+            if !self.deps.records.is_started_elsewhere(program, owner) {
+                let claim = (self.attempt.id, miner, owner);
+                self.deps.records.note_start_claim(program, claim);
+            }
             return Ok(());
         }
         if !outcome.ran_to_its_end() {
