@@ -150,8 +150,8 @@ async fn shell_scripts_of_any_user_write_where_scripts_write() {
 #[tokio::test]
 async fn localhost_and_the_host_name_lead_to_the_jobs_loopback_and_their_files_take_no_byte() {
     let engine = engine().await;
-    let script = "hostname; cat /etc/hosts /proc/net/if_inet6; for name in localhost job; do \
-        wget -q -O- http://$name:1/ 2>&1; done; for name in hosts hostname; do echo x >> /etc/$name; done";
+    let script = "exec 2>&1; hostname; cat /etc/hosts /proc/net/if_inet6; for name in localhost job; do \
+        wget -q -O- http://$name:1/; done; for name in hosts hostname; do echo x >> /etc/$name; done";
     for (user, root) in [
         ("", Root::ReadOnly),
         ("app", Root::ReadOnly),
