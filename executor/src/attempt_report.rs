@@ -97,7 +97,7 @@ impl AttemptReport {
         }
     }
 
-    fn finished(self) -> Vec<ExecutorToMiner> {
+    fn finished(mut self) -> Vec<ExecutorToMiner> {
         let job_uuid = self.attempt;
         let specs = self.specs.map(|specs| {
             ExecutorToMiner::V0MachineSpecsRequest(MachineSpecs {
@@ -105,18 +105,8 @@ impl AttemptReport {
                 specs: json!({"specs": specs}),
             })
         });
-        let mut stderr = self.printed.stderr;
-        let mut notice = self.artifacts.notice();
-        for line in &self.uploaded.notices {
-            notice.push_str(line);
-            notice.push('\n');
-        }
-        if !notice.is_empty() {
-            if !stderr.is_empty() && !stderr.ends_with('\n') {
-                stderr.push('\n');
-            }
-            stderr = shorten(&(stderr + &notice));
-        }
+        let stderr = std::mem::take(&mut self.printed.stderr);
+        let stderr = self.with_notices(stderr);
         let finished = ExecutorToMiner::V0JobFinishedRequest(JobFinished {
             job_uuid,
             docker_process_stdout: self.printed.stdout,
@@ -131,9 +121,26 @@ impl AttemptReport {
         specs.into_iter().chain([finished]).collect()
     }
 
+    /// Standard error, and below it what was left out of the artifacts and of the delivered outputs.
+    fn with_notices(&self, mut stderr: String) -> String {
+        let mut notice = self.artifacts.notice();
+        for line in &self.uploaded.notices {
+            notice.push_str(line);
+            notice.push('\n');
+        }
+        if notice.is_empty() {
+            return stderr;
+        }
+        if !stderr.is_empty() && !stderr.ends_with('\n') {
+            stderr.push('\n');
+        }
+        shorten(&(stderr + &notice))
+    }
+
     fn failed(mut self, failure: &AttemptFailure) -> ExecutorToMiner {
-        let printed = std::mem::take(&mut self.printed);
+        let mut printed = std::mem::take(&mut self.printed);
         let hint = Self::resume_hint(failure, &printed);
+        printed.stderr = self.with_notices(printed.stderr);
         let (shown, beside) = match failure.kind {
             FailureKind::Job { .. } => (printed, PrintedOutput::default()),
             // The message has no place for what the job printed, but the context has.
@@ -468,7 +475,7 @@ mod tests {
     fn failure_of_the_subnet_carries_the_jobs_output_and_uploads() {
         let uploaded = Uploaded {
             results: IndexMap::from([("one".to_owned(), "{}".to_owned())]),
-            notices: vec![],
+            notices: vec!["muster: left out: x".to_owned()],
         };
         let report = AttemptReport {
             muster: true,
@@ -482,7 +489,10 @@ mod tests {
             panic!("{message:?}")
         };
         let left = FailureContext::take_from(&mut failed.context).partial;
-        assert_eq!((left.stdout.as_str(), left.stderr.as_str()), ("out\n", "err"));
+        assert_eq!(
+            (left.stdout.as_str(), left.stderr.as_str()),
+            ("out\n", "err\nmuster: left out: x\n")
+        );
         assert_eq!(left.upload_results, uploaded.results);
     }
 

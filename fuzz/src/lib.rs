@@ -58,7 +58,6 @@ mod registry_json;
 mod zip_directory;
 
 // The client of users' programs brings much that no parser needs.
-#[expect(dead_code, reason = "as above")]
 #[path = "../../crates/users/client/src/output_tree.rs"]
 mod output_tree;
 

@@ -45,7 +45,8 @@ pub const fn permissions_here(mode: u32) -> u32 {
 /// Makes the folder `into` and lays out the archive's files, folders and links in it. Returns the bytes of the files.
 ///
 /// # Errors
-/// The archive is damaged or has an entry of another kind, or this machine cannot keep it. Everything that was laid out stays.
+/// The archive is damaged or has an entry of another kind, or this machine cannot keep it. Everything that was laid out
+/// stays.
 pub fn unpack_tree(archive: impl Read, into: &Path) -> Result<u64, TreeError> {
     DirBuilder::new().mode(USUAL_FOLDER).create(into)?;
     let mut bytes = 0_u64;
