@@ -401,6 +401,49 @@ mod tests {
     }
 
     #[test]
+    fn only_a_miner_with_the_feature_gets_the_place_of_the_output() {
+        let keypair = Keypair::from_uri("//Validator").unwrap();
+        let second = Duration::from_secs(1);
+        let plan = AttemptPlan {
+            class: ExecutorClass::AlwaysOnTest,
+            streaming: false,
+            timing: ExecutorTiming {
+                allowed_leeway: 1,
+                download_time_limit: 1,
+                execution_time_limit: 1,
+                upload_time_limit: 1,
+                streaming_start_time_limit: 1,
+            },
+            dial: second,
+            reservation: second,
+            startup: second,
+            reconnect: second,
+            image: None,
+        };
+        let (request, order) = (
+            request(),
+            OutputOrder {
+                blocks: "http://f/blocks/J".to_owned(),
+            },
+        );
+        for features in [FeatureSet::NONE, [Feature::Output].into_iter().collect()] {
+            let messages = OutgoingMessages {
+                keypair: &keypair,
+                attempt: AttemptId::first_of(job(1)),
+                miner: miner(1),
+                request: &request,
+                plan: &plan,
+                features,
+                checkpoints: None,
+                output: Some(&order),
+            };
+            let sent: serde_json::Value = serde_json::from_str(&messages.job()).unwrap();
+            let told = serde_json::json!({"output": {"blocks": "http://f/blocks/J"}});
+            assert_eq!(sent.get("muster"), features.has(Feature::Output).then_some(&told));
+        }
+    }
+
+    #[test]
     fn the_receipts_of_the_longest_job_are_within_their_limits() {
         let keypair = Keypair::from_uri("//Validator").unwrap();
         for class in ExecutorClass::ALL {
