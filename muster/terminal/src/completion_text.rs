@@ -78,6 +78,7 @@ mod tests {
             gpu_ms: Some(122_500),
             gpu_permille: Some(935),
             metrics: [("loss".parse().unwrap(), 0.25.try_into().unwrap())].into(),
+            printed: None,
         };
         let told = lines(&report).join("\n");
         for words in [

@@ -438,6 +438,7 @@ mod tests {
                 plan: &plan,
                 features,
                 checkpoints: None,
+                output: None,
             };
             let job: serde_json::Value = serde_json::from_str(&messages.job()).unwrap();
             let uploads = job["output_upload"]["uploads"].as_array().unwrap().clone();
@@ -448,6 +449,33 @@ mod tests {
         };
         assert_eq!(kinds(FeatureSet::ours()), ["file", "folder"]);
         assert_eq!(kinds(FeatureSet::NONE), [serde_json::Value::Null]);
+    }
+
+    #[test]
+    fn only_a_miner_with_the_feature_gets_the_place_of_the_output() {
+        let keypair = Keypair::from_uri("//Validator").unwrap();
+        let plan = plan();
+        let (request, order) = (
+            request(),
+            OutputOrder {
+                blocks: "http://f/blocks/J".to_owned(),
+            },
+        );
+        for features in [FeatureSet::NONE, [Feature::Output].into_iter().collect()] {
+            let messages = OutgoingMessages {
+                keypair: &keypair,
+                attempt: AttemptId::first_of(job(1)),
+                miner: miner(1),
+                request: &request,
+                plan: &plan,
+                features,
+                checkpoints: None,
+                output: Some(&order),
+            };
+            let sent: serde_json::Value = serde_json::from_str(&messages.job()).unwrap();
+            let told = serde_json::json!({"output": {"blocks": "http://f/blocks/J"}});
+            assert_eq!(sent.get("muster"), features.has(Feature::Output).then_some(&told));
+        }
     }
 
     #[test]
