@@ -124,9 +124,12 @@ pub(crate) struct JobRun {
     /// are offered the job can read it.
     #[arg(long, requires = "registry_user")]
     pub(crate) registry_password_stdin: bool,
-    /// An image of your own, as `docker save IMAGE > FILE` writes it; also packed by gzip or zstd, or an OCI layout. It
-    /// goes through the facilitator's file store. Its size is bound by `files.max_file_mib` (16,384) and the room of
-    /// your account, `files.quota_mib` (20,480), there, and by `images.max_mib` (51,200) of the executor.
+    /// An image of your own, as `docker save IMAGE > FILE` writes it, also packed by gzip or zstd, or an OCI layout.
+    ///
+    /// It goes through the facilitator's file store: at most `files.max_file_mib` (16,384), and your account's room,
+    /// `files.quota_mib` (20,480).
+    ///
+    /// An executor takes at most `images.max_mib` (51,200).
     #[arg(long, value_name = "FILE")]
     pub(crate) image_archive: Option<PathBuf>,
     /// An input: PATH under /volume = a file or a folder here, or a URL that the executor fetches. Repeatable.

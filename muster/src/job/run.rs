@@ -453,7 +453,12 @@ mod tests {
         let option = command
             .get_arguments()
             .find(|option| option.get_id() == "image_archive");
-        let help = option.unwrap().get_help().unwrap().to_string().replace(',', "");
+        let help = option
+            .unwrap()
+            .get_long_help()
+            .unwrap()
+            .to_string()
+            .replace(',', "");
         for (key, mib) in [
             ("files.max_file_mib", files.max_file_mib),
             ("files.quota_mib", files.quota_mib),
