@@ -99,14 +99,14 @@ impl AttemptReport {
 
     fn finished(mut self) -> Vec<ExecutorToMiner> {
         let job_uuid = self.attempt;
+        let stderr = std::mem::take(&mut self.printed.stderr);
+        let stderr = self.with_notices(stderr);
         let specs = self.specs.map(|specs| {
             ExecutorToMiner::V0MachineSpecsRequest(MachineSpecs {
                 job_uuid,
                 specs: json!({"specs": specs}),
             })
         });
-        let stderr = std::mem::take(&mut self.printed.stderr);
-        let stderr = self.with_notices(stderr);
         let finished = ExecutorToMiner::V0JobFinishedRequest(JobFinished {
             job_uuid,
             docker_process_stdout: self.printed.stdout,

@@ -1,4 +1,5 @@
-//! The process that writes down what a container prints. It outlives its executor, so that no byte is lost with it.
+//! The process that writes down what a container prints. It outlives its executor, so that no byte is lost with it, and
+//! ends a container that nobody else has ended at its job's limit.
 //!
 //! An executor starts one for each job (`muster executor collect`), tells it the container, and waits until it has
 //! attached. It runs in a session of its own and ends with the container's output; then a file says how the output
@@ -8,6 +9,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use bollard::container::LogOutput;
 use bollard::errors::Error as ApiError;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use futures_util::future::{Either, select};
 use futures_util::stream::{self, BoxStream};
 use muster_containers::docker_engine::{ContainerEngine, EngineError};
 use muster_process::SharedClock;
@@ -36,6 +39,10 @@ const READY: &str = "ready\n";
 
 /// How long a collector may take until it has attached, and after the container's end until it has written everything.
 const COLLECTOR_LIMIT: Duration = Duration::from_secs(10);
+/// How long a program gets to end by itself when its collector stops it.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// The pause between two requests to stop a container, of an engine that fails.
+const STOP_AGAIN: Duration = Duration::from_secs(10);
 /// The pause between two looks into the files of a collector that another executor started.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The bytes that are read at a time.
@@ -54,6 +61,13 @@ pub(crate) struct CollectionOrder {
     pub(crate) limit: u64,
 }
 
+/// The time that a container's program has, which begins when the order arrives: before the program's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct LifeOrder {
+    /// Whole seconds.
+    longest_s: u64,
+}
+
 /// The place of the output of one container, and the program that collects it there.
 #[derive(Clone, Debug)]
 pub(crate) struct OutputPlace {
@@ -65,6 +79,8 @@ pub(crate) struct OutputPlace {
     pub(crate) logs: PathBuf,
     /// The bytes of each copy.
     pub(crate) limit: u64,
+    /// The time after which the container is stopped although no executor stops it; `None` before there is a job.
+    pub(crate) longest: Option<Duration>,
 }
 
 impl OutputPlace {
@@ -75,6 +91,17 @@ impl OutputPlace {
             engine: config.engine.clone(),
             logs: logs.to_owned(),
             limit,
+            longest: None,
+        }
+    }
+
+    /// Has the collector stop the container once the job's time is over, before its program starts.
+    pub(crate) async fn bound_life(&self, collector: &mut Option<OutputCollector>) {
+        let (Some(collector), Some(longest)) = (collector, self.longest) else {
+            return;
+        };
+        if let Err(error) = collector.bound_life(longest).await {
+            tracing::warn!(%error, "only this executor ends the container at its limit");
         }
     }
 
@@ -170,6 +197,19 @@ impl OutputCollector {
         }
     }
 
+    /// Has it stop the container once this time is over, with or without an executor.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(crate) async fn bound_life(&mut self, longest: Duration) -> io::Result<()> {
+        let order = LifeOrder {
+            longest_s: longest.as_secs(),
+        };
+        let line = serde_json::to_string(&order)? + "\n";
+        self.order.write_all(line.as_bytes()).await?;
+        self.order.flush().await
+    }
+
     /// Ends it: its container is never started.
     pub(crate) async fn abandon(mut self) {
         // It may have ended by itself.
@@ -177,9 +217,12 @@ impl OutputCollector {
     }
 
     /// Waits until it has written everything, and not much longer.
-    pub(crate) async fn finish(mut self, clock: &SharedClock) {
+    pub(crate) async fn finish(self, clock: &SharedClock) {
+        let Self { mut child, order, .. } = self;
+        // A collector that waits for another order waits for the end of them.
+        drop(order);
         tokio::select! {
-            ended = self.child.wait() => drop(ended),
+            ended = child.wait() => drop(ended),
             () = clock.sleep(COLLECTOR_LIMIT) => {
                 tracing::warn!("the process that collects a job's output does not end");
             }
@@ -289,17 +332,15 @@ pub enum CollectError {
 }
 
 /// Writes down what a container prints: the whole life of the process `muster executor collect`. The order is the first
-/// line of standard input.
+/// line of standard input. The second one bounds the life of the container; without it the container has no limit here.
 ///
 /// # Errors
 /// The order cannot be read, another process writes the files, or the engine does not attach.
 pub async fn collect() -> Result<(), CollectError> {
     // The end of the executor's session does not end this process. A process that leads a group already stays in it.
     let _ = nix::unistd::setsid();
-    let mut line = String::new();
-    BufReader::new(tokio::io::stdin().take(64 * 1024))
-        .read_line(&mut line)
-        .await?;
+    let mut orders = BufReader::new(tokio::io::stdin().take(64 * 1024)).lines();
+    let line = orders.next_line().await?.unwrap_or_default();
     let order: CollectionOrder = serde_json::from_str(&line)?;
     let engine = ContainerEngine::connect(&order.engine).await?;
     let output = engine.attach(&order.container).await?;
@@ -311,7 +352,22 @@ pub async fn collect() -> Result<(), CollectError> {
     let copies = (open(STDOUT_FILE)?, open(STDERR_FILE)?);
     io::stdout().write_all(READY.as_bytes())?;
     io::stdout().flush()?;
-    let mut end = write_down(output, copies).await;
+    let ending = async {
+        // An executor that was killed before its program started has sent no second order.
+        let line = orders.next_line().await.ok().flatten();
+        let Some(life) = line.and_then(|line| serde_json::from_str::<LifeOrder>(&line).ok()) else {
+            return std::future::pending().await;
+        };
+        tokio::time::sleep(Duration::from_secs(life.longest_s)).await;
+        while engine.stop(&order.container, STOP_GRACE).await.is_err() {
+            tokio::time::sleep(STOP_AGAIN).await;
+        }
+    };
+    let writing = write_down(output, copies);
+    let mut end = match select(pin!(writing), pin!(ending)).await {
+        Either::Left((end, _)) => end,
+        Either::Right(((), writing)) => writing.await,
+    };
     if engine.inspect_exit(&order.container).await.is_err() {
         // An engine that goes away closes its connections as if the container had ended.
         end.stdout.get_or_insert(OutputShortfall::Collector);

@@ -53,7 +53,8 @@ pub(crate) async fn run(
         .retry(&clock, "create a container", create)
         .await
         .map_err(|error| engine_failed(&error))?;
-    let (output, collector) = tokio::join!(engine.attach(&name), place.attach(collector, &name, &clock));
+    let (output, mut collector) =
+        tokio::join!(engine.attach(&name), place.attach(collector, &name, &clock));
     capture.begin(&place, collector.is_some());
     let output = output.map_err(|error| engine_failed(&error))?;
     if called_off.is_cancelled() {
@@ -63,6 +64,7 @@ pub(crate) async fn run(
             "called off",
         ));
     }
+    place.bound_life(&mut collector).await;
     match start_once(&engine, &name, &clock).await {
         Ok(presence) => {
             let exit = wait_for_end(&engine, &name, presence, output, &capture, &clock).await?;
@@ -299,10 +301,11 @@ pub(crate) async fn run_in_warm(
         name,
         output,
         mut input,
-        collector,
+        mut collector,
         ..
     } = warm;
     capture.begin(&place, collector.is_some());
+    place.bound_life(&mut collector).await;
     if let Err(error) = write(&mut input, &program).await {
         let message = format!("the warm container of the job is gone: {error}");
         let reason = HordeFailureReason::GenericError;

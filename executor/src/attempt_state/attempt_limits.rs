@@ -34,7 +34,18 @@ pub struct WaitLimits {
     pub grace: Duration,
 }
 
+/// The time beyond a job's limits and its grace after which its container ends without an executor. An executor that
+/// lives ends it earlier, on a slow machine too.
+const ORPHAN_MARGIN: Duration = Duration::from_secs(60);
+
 impl StageLimits {
+    /// The time after which no executor that lives lets the job's container run, from before the program's start.
+    pub(crate) fn longest_run(&self, grace: Duration) -> Duration {
+        [self.execution, self.streaming_start, self.leeway, grace]
+            .into_iter()
+            .fold(ORPHAN_MARGIN, Duration::saturating_add)
+    }
+
     /// The limits of an offer. An offer without stage limits has one older time-out, which bounds the whole job.
     pub(crate) fn of(offer: &InitialJobRequest) -> Self {
         let secs = Duration::from_secs;

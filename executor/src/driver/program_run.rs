@@ -80,10 +80,13 @@ impl StepRunner {
         Ok(())
     }
 
-    /// The place of what the job's container prints.
+    /// The place of what the job's container prints, and the time after which the container ends without an executor.
     fn output_place(&self, job: &PlacedJob) -> OutputPlace {
-        let limit = job.request.layout.policy.output;
-        OutputPlace::of(self.context.config(), &job.workspace.folders().logs, limit)
+        let (layout, config) = (&job.request.layout, self.context.config());
+        OutputPlace {
+            longest: Some(layout.limits.longest_run(config.stop_grace())),
+            ..OutputPlace::of(config, &job.workspace.folders().logs, layout.policy.output)
+        }
     }
 
     fn begin_program(

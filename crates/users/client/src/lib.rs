@@ -25,8 +25,8 @@ pub mod facilitator_url;
 pub mod files;
 pub mod follow_job;
 mod login;
-mod printed_output;
 pub mod output_tree;
+mod printed_output;
 
 pub use client::{Client, Credential};
 pub use error::ClientError;
