@@ -495,13 +495,23 @@ async fn a_broken_image_is_its_users_fault_and_named_without_a_folder_of_the_mac
     ] {
         let archive = muster_executor::ImageArchive::new(&content).unwrap();
         engine.load(archive.bytes).await.unwrap();
-        let lease = Lease::new();
+        let (lease, miner) = (Lease::new(), FakeMiner::start().await);
+        let (executor, mut wire) = lease.start(&miner).await;
         let job = Job {
             image: content.tag.clone(),
             ..Job::new(&[])
         };
-        let failed = last_message(&engine, &lease, &job).await;
-        assert_eq!(failed["message_type"], "V0JobFailedRequest", "{failed:#}");
+        wire.send(&lease.offer(&job)).await;
+        wire.expect("V0ExecutorReadyRequest").await;
+        wire.send(&lease.request(&job)).await;
+        // An image without a program is refused before its inputs are fetched.
+        if !content.entrypoint.is_empty() {
+            wire.expect("V0VolumesReadyRequest").await;
+        }
+        let failed = wire.expect("V0JobFailedRequest").await;
+        wire.expect_end().await;
+        executor.join().await.unwrap().unwrap();
+        lease.assert_clean(&engine).await;
         let context = &failed["context"];
         assert_eq!(
             (&context["code"], &context["fault"], &context["broken_image"]),

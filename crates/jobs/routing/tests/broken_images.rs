@@ -209,7 +209,7 @@ fn fifty_broken_images_of_each_kind_bench_no_miner() {
 }
 
 #[test]
-fn a_miner_that_calls_every_image_broken_is_benched_by_those_that_start_them() {
+fn a_miner_that_calls_every_image_broken_falls_behind_those_that_start_them() {
     let mut subnet = Subnet::new(3);
     let lazy = MinerKey(Hotkey::from_bytes([1; 32]));
     for number in 0..20 {
@@ -223,12 +223,23 @@ fn a_miner_that_calls_every_image_broken_is_benched_by_those_that_start_them() {
             subnet.run(image, ends);
         }
     }
-    let benched = subnet.route(&BTreeSet::new()).excluded;
-    assert!(
-        benched.iter().any(|excluded| excluded.miner == lazy),
-        "{benched:?}"
+    let miners = subnet.neurons.iter().map(|neuron| neuron.miner);
+    let stats = subnet.ledger.stats(miners, &BTreeSet::new(), subnet.now);
+    let incidents: Vec<_> = stats.values().map(|stats| stats.incidents).collect();
+    assert!(incidents.first().is_some_and(|count| *count > 0), "{incidents:?}");
+    assert_eq!(
+        incidents.get(1..),
+        Some(&[0, 0][..]),
+        "the miners that started them have none"
     );
-    assert_eq!(benched.len(), 1, "nobody else is");
+    let given: Vec<_> = stats.values().map(|stats| stats.given).collect();
+    assert!(
+        given
+            .iter()
+            .skip(1)
+            .all(|honest| *honest > 10 * given.iter().copied().min().unwrap()),
+        "{given:?}"
+    );
 }
 
 #[test]

@@ -107,7 +107,7 @@ impl AttemptRunner<'_> {
 
     /// Remembers that the program started, or that the miner says that it cannot be started. A start shows the claims
     /// of other owners' miners to be wrong: they become incidents after all.
-    async fn judge_start_claims(&self, outcome: &Outcome, now: Timestamp) -> Result<(), StoreError> {
+    async fn judge_start_claims(&mut self, outcome: &Outcome, now: Timestamp) -> Result<(), StoreError> {
         let Some(program) = program_of(self.request, outcome) else {
             return Ok(());
         };

@@ -45,6 +45,7 @@ async fn a_tag_and_a_digest_lead_to_the_same_image_and_its_size() {
     let server = Server::start(|request, _| serve(request)).await;
     let (_, digest) = manifest(900);
     let expected = RegistryImage {
+        zstd: false,
         digest,
         images: vec![ImageId(Digest::of(b"config"))],
         bytes: 1_000,
