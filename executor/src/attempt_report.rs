@@ -95,6 +95,8 @@ impl AttemptReport {
     }
 
     fn finished(mut self) -> Vec<ExecutorToMiner> {
+        let stderr = std::mem::take(&mut self.printed.stderr);
+        let stderr = self.with_notices(stderr);
         let job_uuid = self.attempt;
         let specs = self.specs.map(|specs| {
             ExecutorToMiner::V0MachineSpecsRequest(MachineSpecs {
@@ -102,8 +104,6 @@ impl AttemptReport {
                 specs: json!({"specs": specs}),
             })
         });
-        let stderr = std::mem::take(&mut self.printed.stderr);
-        let stderr = self.with_notices(stderr);
         let finished = ExecutorToMiner::V0JobFinishedRequest(JobFinished {
             job_uuid,
             docker_process_stdout: self.printed.stdout,
