@@ -98,6 +98,8 @@ impl AttemptReport {
     }
 
     fn finished(mut self) -> Vec<ExecutorToMiner> {
+        let stderr = std::mem::take(&mut self.printed.stderr);
+        let stderr = self.with_notices(stderr);
         let job_uuid = self.attempt;
         let stderr = std::mem::take(&mut self.printed.stderr);
         let stderr = self.with_notices(stderr);
