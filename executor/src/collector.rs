@@ -40,7 +40,7 @@ const READY: &str = "ready\n";
 /// How long a collector may take until it has attached, and after the container's end until it has written everything.
 const COLLECTOR_LIMIT: Duration = Duration::from_secs(10);
 /// How long a program gets to end by itself when its collector stops it.
-const STOP_GRACE: Duration = Duration::from_secs(10);
+const STOP_GRACE: Duration = Duration::from_secs(3);
 /// The pause between two requests to stop a container, of an engine that fails.
 const STOP_AGAIN: Duration = Duration::from_secs(10);
 /// The pause between two looks into the files of a collector that another executor started.

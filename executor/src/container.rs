@@ -53,8 +53,7 @@ pub(crate) async fn run(
         .retry(&clock, "create a container", create)
         .await
         .map_err(|error| engine_failed(&error))?;
-    let (output, mut collector) =
-        tokio::join!(engine.attach(&name), place.attach(collector, &name, &clock));
+    let (output, mut collector) = tokio::join!(engine.attach(&name), place.attach(collector, &name, &clock));
     capture.begin(&place, collector.is_some());
     let output = output.map_err(|error| engine_failed(&error))?;
     if called_off.is_cancelled() {
@@ -461,6 +460,7 @@ mod tests {
                 engine: String::new(),
                 logs: std::path::PathBuf::new(),
                 limit: 0,
+                longest: None,
             },
             Arc::new(SystemClock::default()),
         );

@@ -1,12 +1,14 @@
 //! The streams that a job prints, byte for byte, in the file store of the job's facilitator.
 
 use std::fs::Permissions;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bollard::models::ContainerCreateBody;
 use muster_executor::{Config, Invocation};
 use muster_process::{SystemClock, Tasks};
 use muster_protocol::Digest;
@@ -401,4 +403,48 @@ async fn output_of_a_warm_container_is_collected_from_its_first_byte() {
     );
     enrolled.stop().await;
     executor.assert_clean(&engine).await;
+}
+
+#[tokio::test]
+async fn a_container_without_an_executor_ends_at_its_limit_by_its_collector() {
+    let engine = engine().await;
+    image::load(&engine).await;
+    let scripts = tempfile::tempdir().unwrap();
+    let (program, _) = collector(scripts.path());
+    let name = format!("muster-orphan-{}", uuid::Uuid::new_v4());
+    let body = ContainerCreateBody {
+        image: Some(image::NAME.to_owned()),
+        cmd: Some(["probe", "sleep", "100000"].map(str::to_owned).to_vec()),
+        network_disabled: Some(true),
+        ..ContainerCreateBody::default()
+    };
+    engine.create(&name, body).await.unwrap();
+    let mut collecting = Command::new(&program)
+        .args(["executor", "collect"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let order = json!({"engine": "", "container": name, "logs": scripts.path(), "limit": 1_000});
+    let mut orders = collecting.stdin.take().unwrap();
+    writeln!(orders, "{order}").unwrap();
+    let mut told = BufReader::new(collecting.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.ends_with("ready\n") {
+        line.clear();
+        assert_ne!(
+            told.read_line(&mut line).unwrap(),
+            0,
+            "it ended before it was ready"
+        );
+    }
+    writeln!(orders, "{}", json!({"longest_s": 1})).unwrap();
+    engine.start(&name).await.unwrap();
+    // From here on there is no executor.
+    drop(orders);
+    let ended = muster_testbed::wait_for("the end of the collector", || collecting.try_wait());
+    let exit = engine.inspect_exit(&name).await.unwrap();
+    engine.remove(&name).await.unwrap();
+    assert!(ended.unwrap().success());
+    assert_ne!(exit.code, 0, "the program did not end by itself");
 }
