@@ -101,8 +101,6 @@ impl AttemptReport {
         let stderr = std::mem::take(&mut self.printed.stderr);
         let stderr = self.with_notices(stderr);
         let job_uuid = self.attempt;
-        let stderr = std::mem::take(&mut self.printed.stderr);
-        let stderr = self.with_notices(stderr);
         let specs = self.specs.map(|specs| {
             ExecutorToMiner::V0MachineSpecsRequest(MachineSpecs {
                 job_uuid,

@@ -42,6 +42,7 @@ fn job_with(user: &str, at: i64, terms: JobTerms) -> UserJobRequest {
         terms: Some(terms),
         signature: Some(signature),
         checkpoints: None,
+        output: None,
     }));
     job
 }
