@@ -64,7 +64,6 @@ pub(crate) struct CollectionOrder {
 /// The time that a container's program has, which begins when the order arrives: before the program's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LifeOrder {
-    /// Whole seconds.
     longest_s: u64,
 }
 

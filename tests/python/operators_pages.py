@@ -3,13 +3,17 @@ page, and signs out. Every page is checked as those of users are."""
 
 import pathlib
 import subprocess
+import tarfile
+import tempfile
 
 VALIDATOR_PAGES = [("/", "Subnet"), ("/jobs", "Jobs"), ("/grading", "Grading"), ("/weights", "Weights"), ("/sessions", "Sessions"),
     ("/audits", "Audits")]
 MINER_PAGES = [("/", "Executors"), ("/leases", "Leases"), ("/declines", "Declined offers"), ("/earnings", "Earnings"),
     ("/grades", "Grades")]
-# The name of an image: markup that is wider than any window.
-HOSTILE_IMAGE = "<script>alert(1)</script><img/src=x/onerror=alert(2)>" + "W" * 300
+# The name of a program: markup that is wider than any window.
+HOSTILE_PROGRAM = "<script>alert(1)</script><img/src=x/onerror=alert(2)>" + "W" * 200
+# An image without any file, so that no program is in it.
+EMPTY_IMAGE = "muster/empty-test:1"
 
 
 class OperatorsPages:
@@ -22,9 +26,12 @@ class OperatorsPages:
         self.checked.append(self.browser.checked.pop())
 
     def run_hostile_job(self):
-        """The refusal repeats the name of the image, so the words come to the miner, the validator and the user."""
+        """The failure repeats the name of the program, so the words come to the miner, the validator and the user."""
         browser = self.browser
-        command = [browser.muster, "job", "run", "--dir", browser.folder, HOSTILE_IMAGE, "--", "x"]
+        with tempfile.NamedTemporaryFile(suffix=".tar") as empty:
+            tarfile.open(empty.name, "w").close()
+            subprocess.run(["docker", "import", empty.name, EMPTY_IMAGE], check=True, capture_output=True)
+        command = [browser.muster, "job", "run", "--dir", browser.folder, EMPTY_IMAGE, "--", HOSTILE_PROGRAM]
         ran = subprocess.run(command, capture_output=True, text=True)
         assert ran.returncode != 0, ran
 

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod docker_engine;
 pub mod engine_answer;
 mod engine_disk;
+mod engine_error;
 mod folder_removal;
 pub mod gpu;
 pub mod host_files;

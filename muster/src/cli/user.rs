@@ -135,8 +135,8 @@ pub(crate) struct JobRun {
     /// An input: PATH under /volume = a file or a folder here, or a URL that the executor fetches. Repeatable.
     #[arg(long = "input", short = 'i', value_name = "PATH=FILE|FOLDER|URL")]
     pub(crate) inputs: Vec<String>,
-    /// An output: a file or a folder under /output (`.` is all of it), fetched here when the job has ended, or put to a
-    /// URL (FOLDER/=URL for a folder, as a tar archive). Repeatable.
+    /// An output: a file or a folder under /output (`.` is all of it), fetched here at the job's end, or put to a URL
+    /// (FOLDER/ as tar). Repeatable.
     #[arg(long = "output", short = 'o', value_name = "PATH[=URL]")]
     pub(crate) outputs: Vec<String>,
     /// An environment variable. Repeatable.

@@ -120,20 +120,25 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         false => print_rest(&client, &view, &mut live).await,
     };
     live.finish(&view);
-    let here = args.save.as_deref().unwrap_or(Path::new("."));
-    let mut fetched = save_outputs(&client, &view, here, &live).await;
-    if let Some(folder) = &args.save {
-        fetched.add(save_artifacts(&view, folder));
-    }
-    print_saved(&live, &fetched.saved);
-    if args.json {
-        print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
-    }
-    fetched.check(&view)?;
+    fetch_results(&client, &args, &view, &live).await?;
     if cancelled {
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
     whole.map(|()| exit_code(&view))
+}
+
+/// Fetches the outputs and the artifacts of a job that has ended, and prints where they lie.
+async fn fetch_results(client: &Client, args: &JobRun, view: &JobView, live: &LiveDisplay) -> Result<()> {
+    let here = args.save.as_deref().unwrap_or(Path::new("."));
+    let mut fetched = save_outputs(client, view, here, live).await;
+    if let Some(folder) = &args.save {
+        fetched.add(save_artifacts(view, folder));
+    }
+    print_saved(live, &fetched.saved);
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string_pretty(view)?));
+    }
+    fetched.check(view)
 }
 
 /// Waits for a job's end. The first Ctrl-C cancels it, the second leaves it.
