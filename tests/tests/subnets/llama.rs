@@ -13,8 +13,13 @@ const PYTHON: &str = "MUSTER_TEST_OPENAI_PYTHON";
 /// Its model, as `tests/python/llama_cpp_serves.py` names it.
 const LLAMA: &str = "tiny-llama";
 
+/// The last line of what a program printed; libraries of clients may print others before.
 fn json(output: &Output) -> Value {
-    serde_json::from_str(output.stdout.trim()).unwrap()
+    let printed = output.stdout.trim();
+    let last = printed.lines().next_back().unwrap_or_default();
+    serde_json::from_str(printed)
+        .or_else(|_| serde_json::from_str(last))
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
 fn logs(subnet: &RunningSubnet) -> String {
