@@ -12,7 +12,8 @@ pub enum AttemptMark {
     /// No effect: the user's failure, or a rejection that counts against no party.
     Clean,
     /// The miner was busy, although its manifest lists executors and no receipt shows them at work, or had no slot for
-    /// the fetch of the image. Like an [`Self::Excuse`], the mark puts the miner behind its equals and never excludes it.
+    /// the fetch of the image. Like an [`Self::Excuse`], the mark puts the miner behind its equals and never excludes
+    /// it.
     Unexcused,
     /// The attempt failed by another party's fault, as the miner claims. Excuses never exclude a miner, or users'
     /// mistakes would; they put it behind its equals, so that excuses earn it neither pay nor jobs.

@@ -53,8 +53,8 @@ pub struct StartClaims {
 impl ProgramKey {
     /// The key of a job that runs an image of this content. Jobs with the same key start at every executor or at none.
     ///
-    /// `None` for a job whose inputs come from elsewhere, or that leaves checkpoints: each executor may find other files
-    /// there, so that no start shows anything about another executor's claim.
+    /// `None` for a job whose inputs come from elsewhere, or that leaves checkpoints: each executor may find other
+    /// files there, so that no start shows anything about another executor's claim.
     pub fn of_job(image: ImageId, request: &UserJobRequest) -> Option<Self> {
         if request.terms().checkpoints.is_some() {
             return None;
