@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_job_messages::pay::MeasuredWork;
 use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
-use muster_protocol::job::{Event, ImageFetchFailure, JobState, Outcome};
+use muster_protocol::job::{Event, ImageFetchFailure, JobState, Outcome, forget_another_image};
 use muster_protocol::{HordeFailureReason, JobFailureReason, JobRejectionReason, ReceiptKind, Timestamp};
 use muster_routing::start_claims::is_start_claim;
 use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
@@ -17,7 +17,10 @@ use crate::store::AttemptChange;
 
 impl AttemptRunner<'_> {
     /// Applies one event to the state machine, stores what changed, then sends what the step calls for.
-    pub(super) async fn apply(&mut self, event: Event) -> Result<(), StoreError> {
+    pub(super) async fn apply(&mut self, mut event: Event) -> Result<(), StoreError> {
+        if let Event::Failed(details) = &mut event {
+            forget_another_image(details, &self.request.docker_image);
+        }
         let now = self.deps.state.clock.now();
         let miner = MinerAbilities {
             // `on_connected` ends the attempt of a miner that does not know the offer.

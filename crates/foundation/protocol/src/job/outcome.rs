@@ -18,7 +18,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::image_fetch::{IMAGE_FETCH_KEY, ImageFetchFailure};
 use super::partial_result::RAN_KEY;
@@ -276,6 +276,23 @@ impl Outcome {
     }
 }
 
+/// Takes the content of the image out of a failure whose job names its image by the id (`sha256:…`), if it is the
+/// content of another image: the miner's claim is then about no image of the job.
+pub fn forget_another_image(details: &mut FailureDetails, docker_image: &str) {
+    let Ok(named) = docker_image.parse::<ImageId>() else {
+        return;
+    };
+    let Some(context) = details.context.as_mut().and_then(Value::as_object_mut) else {
+        return;
+    };
+    let id = context
+        .get(RAN_KEY)
+        .and_then(|ran| ran.get("id")?.as_str()?.parse::<ImageId>().ok());
+    if id != Some(named) {
+        context.remove(RAN_KEY);
+    }
+}
+
 /// The reason for which the image did not come: the validator's own observation, or a claim of the miner's side where
 /// its claims count.
 fn fetch_failure(details: &HordeFailureDetails) -> Option<ImageFetchFailure> {
@@ -374,8 +391,6 @@ fn horde_fault(details: &HordeFailureDetails) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn failed(reported_by: ParticipantType, reason: HordeFailureReason, context: Value) -> Outcome {
@@ -411,6 +426,19 @@ mod tests {
         let exited = broken(json!({ RAN_KEY: { "id": id } }));
         assert!(!exited.is_broken_image() && !exited.is_unnamed_broken_image());
         assert!(exited.is_paid() && exited.ran_to_its_end());
+    }
+
+    #[test]
+    fn a_failure_about_another_image_than_the_one_that_its_job_names_by_id_names_none() {
+        let id = |text: &str| ImageId(crate::Digest::of(text.as_bytes())).to_string();
+        for (docker_image, kept) in [(id("x"), true), (id("y"), false), ("alpine".to_owned(), true)] {
+            let Outcome::Failed(mut details) = Outcome::cancelled(JobStage::Execution, "") else {
+                panic!("another end");
+            };
+            details.context = Some(json!({ BROKEN_IMAGE_KEY: true, RAN_KEY: { "id": id("x") } }));
+            forget_another_image(&mut details, &docker_image);
+            assert_eq!(Outcome::Failed(details).is_broken_image(), kept, "{docker_image}");
+        }
     }
 
     #[test]
