@@ -42,7 +42,8 @@ impl AttemptDeps {
     }
 }
 
-/// The program of an attempt by its image's content, as its miner reports it; `None` if the miner does not.
+/// The program of an attempt by its image's content, as its miner reports it; `None` if the miner does not, or if no
+/// other miner's start of the job shows anything about it.
 pub(super) fn program_of(request: &UserJobRequest, outcome: &Outcome) -> Option<ProgramKey> {
-    Some(ProgramKey::new(outcome.ran_image()?, &request.args))
+    ProgramKey::of_job(outcome.ran_image()?, request)
 }

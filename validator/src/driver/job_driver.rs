@@ -2,6 +2,7 @@
 //! and reports the end once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_checkpoints::ResumeDecision;
 use muster_job_messages::job_spans::export_trace;
@@ -16,7 +17,7 @@ use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{JobStatus, Receipt, Timestamp};
 use muster_routing::RouteDecision;
 use muster_routing::budget::BudgetedAccount;
-use muster_routing::earlier_attempts::{AskedFor, count_attempts};
+use muster_routing::earlier_attempts::{AskedFor, EarlierAttempt, count_attempts};
 use muster_routing::retry::{self, NextStep, RetryContext};
 use muster_store::StoreError;
 use tokio::sync::watch;
@@ -141,7 +142,7 @@ impl JobDriver {
                 runner.pay_predecessor().await?;
             }
             let took = self.deps.state.clock.now().since(runner.attempt().started_at);
-            wait.deadline = wait.deadline.plus(took);
+            wait.deadline = wait.deadline.plus(time_not_waited(&attempts, took));
             count_attempt(&outcome, took);
             let facts = self.retry_context(&request, &attempts, &cancel).await?;
             match retry::next_step(&outcome, facts) {
@@ -365,4 +366,12 @@ fn is_slow_image(attempt: &StoredAttempt) -> bool {
 fn count_slow_images(attempts: &[StoredAttempt]) -> u32 {
     let slow = attempts.iter().filter(|attempt| is_slow_image(attempt));
     u32::try_from(slow.count()).unwrap_or(u32::MAX)
+}
+
+/// The time by which the last of these attempts, which took so long, extends the job's longest wait. A job waits also
+/// while a miner has no room for it; if that extended the wait, it might never end.
+fn time_not_waited(attempts: &[StoredAttempt], took: Duration) -> Duration {
+    let earlier = earlier_attempts(attempts);
+    let was_busy = earlier.last().is_some_and(EarlierAttempt::was_declined_as_busy);
+    if was_busy { Duration::ZERO } else { took }
 }

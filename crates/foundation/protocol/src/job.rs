@@ -36,7 +36,7 @@ pub use metrics::{
     MAX_METRIC_NAME_BYTES, MAX_METRIC_PATTERN_BYTES, MAX_METRIC_RULES, MAX_METRICS, MetricName,
     MetricNameError, MetricRule, MetricValue, MetricValueError, NonFiniteValue, ProgramReport,
 };
-pub use outcome::{BROKEN_IMAGE_KEY, Fault, Outcome};
+pub use outcome::{BROKEN_IMAGE_KEY, Fault, Outcome, forget_another_image};
 pub use partial_result::{FailureContext, PartialResult};
 pub use printed::{OutputShortfall, PrintedStream, PrintedStreams, StoredStream};
 pub use terms::{

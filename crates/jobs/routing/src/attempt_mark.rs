@@ -11,8 +11,9 @@ pub enum AttemptMark {
     Done,
     /// No effect: the user's failure, or a rejection that counts against no party.
     Clean,
-    /// The miner was busy, although its manifest lists executors and no receipt shows them at work. Like an
-    /// [`Self::Excuse`], the mark puts the miner behind its equals and never excludes it.
+    /// The miner was busy, although its manifest lists executors and no receipt shows them at work, or had no slot for
+    /// the fetch of the image. Like an [`Self::Excuse`], the mark puts the miner behind its equals and never excludes
+    /// it.
     Unexcused,
     /// The attempt failed by another party's fault, as the miner claims. Excuses never exclude a miner, or users'
     /// mistakes would; they put it behind its equals, so that excuses earn it neither pay nor jobs.
@@ -78,9 +79,18 @@ pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
     match outcome {
         Outcome::Completed(_) => AttemptMark::Done,
         Outcome::Failed(_) if outcome.is_broken_image() && started_elsewhere => AttemptMark::Incident,
+        Outcome::Failed(_) if outcome.is_unnamed_broken_image() => AttemptMark::Excuse,
         Outcome::Failed(_) => AttemptMark::Clean,
         Outcome::Rejected(_) if excused => AttemptMark::Clean,
         Outcome::Rejected(_) => AttemptMark::Unexcused,
+        // The word of a miner that it fetches too much else is one that it is busy.
+        Outcome::HordeFailed(_) if outcome.image_fetch_failure() == Some(ImageFetchFailure::NoSlot) => {
+            if excused {
+                AttemptMark::Clean
+            } else {
+                AttemptMark::Unexcused
+            }
+        }
         Outcome::HordeFailed(_) if outcome.image_fetch_failure().is_some() => {
             let about_miner = outcome
                 .image_fetch_failure()
@@ -109,17 +119,22 @@ mod tests {
     use muster_protocol::job::Outcome;
     use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
     use muster_protocol::wire::facilitator::{FailureDetails, HordeFailureDetails, RejectionDetails};
-    use muster_protocol::{JobFailureReason, job::BROKEN_IMAGE_KEY};
+    use muster_protocol::{Digest, ImageId, JobFailureReason, job::BROKEN_IMAGE_KEY};
     use serde_json::json;
 
     use super::*;
 
     fn broken_image() -> Outcome {
+        let id = ImageId(Digest::of(b"x"));
+        failed_with(json!({ BROKEN_IMAGE_KEY: true, "ran": { "id": id } }))
+    }
+
+    fn failed_with(context: serde_json::Value) -> Outcome {
         Outcome::Failed(Box::new(FailureDetails {
             reason: JobFailureReason::Unknown,
             stage: JobStage::Execution,
             message: String::new(),
-            context: Some(json!({ BROKEN_IMAGE_KEY: true })),
+            context: Some(context),
             docker_process_exit_status: None,
             docker_process_stdout: None,
             docker_process_stderr: None,
@@ -152,6 +167,8 @@ mod tests {
         for is_users in [true, false] {
             assert_eq!(mark(&broken_image(), is_users, false), AttemptMark::Clean);
             assert_eq!(mark(&broken_image(), is_users, true), AttemptMark::Incident);
+            let unnamed = failed_with(json!({ BROKEN_IMAGE_KEY: true }));
+            assert_eq!(mark(&unnamed, is_users, false), AttemptMark::Excuse);
         }
     }
 
@@ -214,18 +231,22 @@ mod tests {
         }
         let image = json!({"image_fetch": "no_such_image", "fault": "user"});
         let claimed = horde(ParticipantType::Executor, generic, Some(image));
-        let of_miner = ["no_executor", "no_slot"].map(|failure| {
+        let of_miner = |failure: &str| {
             let context = json!({ "image_fetch": failure });
             horde(ParticipantType::Miner, generic, Some(context))
-        });
+        };
         for (image_elsewhere, expected) in [(false, AttemptMark::Clean), (true, AttemptMark::Excuse)] {
             let evidence = MarkEvidence {
                 image_elsewhere,
                 ..MarkEvidence::default()
             };
             assert_eq!(mark_attempt(&claimed, evidence), expected);
-            for outcome in &of_miner {
-                assert_eq!(mark_attempt(outcome, evidence), AttemptMark::Clean);
+            for (failure, expected) in [
+                ("no_executor", AttemptMark::Clean),
+                ("no_slot", AttemptMark::Unexcused),
+            ] {
+                let outcome = of_miner(failure);
+                assert_eq!(mark_attempt(&outcome, evidence), expected, "{failure}");
                 assert_eq!(outcome.fault(), Fault::Nobody, "never the user's");
             }
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_protocol::job::{Attempt, Outcome};
+use muster_protocol::job::{Attempt, ImageFetchFailure, Outcome};
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason};
 use muster_protocol::{Hotkey, MinerKey};
 
@@ -40,12 +40,9 @@ impl<'a> EarlierAttempt<'a> {
         }
     }
 
-    /// Whether the miner declined the attempt because it was busy.
+    /// Whether the miner declined the attempt because it was busy, or had no slot for the fetch of the image.
     pub fn was_declined_as_busy(&self) -> bool {
-        match self.machine.outcome() {
-            Some(Outcome::Rejected(details)) => details.reason == JobRejectionReason::Busy,
-            Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::HordeFailed(_)) | None => false,
-        }
+        self.machine.outcome().is_some_and(was_busy)
     }
 
     /// Whether the miner did not get the job's image in time.
@@ -63,6 +60,15 @@ impl<'a> EarlierAttempt<'a> {
             }
             Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::Rejected(_)) | None => false,
         }
+    }
+}
+
+/// Whether an attempt ended with its miner's word that it was busy: with jobs, or with fetches for others.
+fn was_busy(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Rejected(details) => details.reason == JobRejectionReason::Busy,
+        Outcome::HordeFailed(_) => outcome.image_fetch_failure() == Some(ImageFetchFailure::NoSlot),
+        Outcome::Completed(_) | Outcome::Failed(_) => false,
     }
 }
 
@@ -132,9 +138,10 @@ mod tests {
 
     use muster_protocol::job::{AttemptPlan, Event};
     use muster_protocol::status::ParticipantType;
-    use muster_protocol::wire::facilitator::RejectionDetails;
+    use muster_protocol::wire::facilitator::{HordeFailureDetails, RejectionDetails};
     use muster_protocol::wire::miner::ExecutorTiming;
     use muster_protocol::{ExecutorClass, Timestamp};
+    use serde_json::json;
 
     use super::*;
     use crate::testing::hotkey;
@@ -196,6 +203,22 @@ mod tests {
         };
         assert_eq!(count_attempts(earlier, own), 2);
         assert_eq!(last_failure(&earlier[1..]), None);
+    }
+
+    #[test]
+    fn a_miner_without_a_slot_for_the_fetch_is_busy() {
+        let ended = |failure: &str| {
+            Outcome::HordeFailed(HordeFailureDetails {
+                reported_by: ParticipantType::Miner,
+                reason: HordeFailureReason::GenericError,
+                message: String::new(),
+                context: Some(json!({ "image_fetch": failure })),
+            })
+        };
+        assert!(was_busy(&ended("no_slot")));
+        for failure in ["no_executor", "timed_out", "no_such_image"] {
+            assert!(!was_busy(&ended(failure)), "{failure}");
+        }
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub fn next_step(outcome: &Outcome, context: RetryContext) -> NextStep {
             true
         }
         Outcome::Failed(_) if outcome.is_broken_image() && context.started_elsewhere => false,
+        // No other miner can show what such a claim is worth but by a try of its own.
+        Outcome::Failed(_) if outcome.is_unnamed_broken_image() => false,
         // A failing program fails at every miner; audits, not retries, find a miner that lies about it.
         Outcome::Failed(_) => true,
         // The user's signature was checked on admission: a miner's rejection is about us.
@@ -109,9 +111,9 @@ pub fn next_step(outcome: &Outcome, context: RetryContext) -> NextStep {
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::JobFailureReason;
     use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
     use muster_protocol::wire::facilitator::{FailureDetails, HordeFailureDetails, RejectionDetails};
+    use muster_protocol::{Digest, ImageId, JobFailureReason};
     use serde_json::json;
 
     use super::*;
@@ -258,15 +260,22 @@ mod tests {
 
     #[test]
     fn a_broken_image_is_tried_once_unless_another_miner_has_started_it() {
-        let broken = Outcome::Failed(Box::new(FailureDetails {
-            reason: JobFailureReason::Unknown,
-            stage: JobStage::Execution,
-            message: String::new(),
-            context: Some(json!({ "broken_image": true })),
-            docker_process_exit_status: None,
-            docker_process_stdout: None,
-            docker_process_stderr: None,
-        }));
+        let failed_with = |context| {
+            Outcome::Failed(Box::new(FailureDetails {
+                reason: JobFailureReason::Unknown,
+                stage: JobStage::Execution,
+                message: String::new(),
+                context: Some(context),
+                docker_process_exit_status: None,
+                docker_process_stdout: None,
+                docker_process_stderr: None,
+            }))
+        };
+        let id = ImageId(Digest::of(b"x"));
+        let broken = failed_with(json!({ "broken_image": true, "ran": { "id": id } }));
+        // A claim that names no image is not believed.
+        let unnamed = failed_with(json!({ "broken_image": true }));
+        assert_eq!(next_step(&unnamed, FIRST), NextStep::TryAnother);
         assert_eq!(
             next_step(&broken, FIRST),
             NextStep::Report(ReportReason::UsersFault)

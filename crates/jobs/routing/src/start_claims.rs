@@ -4,7 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_protocol::{AttemptId, Digest, Hotkey, ImageId, MinerKey, Timestamp};
+use muster_protocol::job::Outcome;
+use muster_protocol::volume::VolumePart;
+use muster_protocol::wire::facilitator::UserJobRequest;
+use muster_protocol::{AttemptId, Digest, Hotkey, ImageId, MinerKey, Timestamp, Volume, canonical};
+use serde_json::{Value, json};
+
+use crate::AttemptMark;
 
 /// How long a start and a claim count.
 const WINDOW: Duration = Duration::from_secs(3_600);
@@ -13,7 +19,7 @@ const MAX_PROGRAMS: usize = 4_096;
 /// The most claims about a program that wait for a witness.
 const MAX_CLAIMS: usize = 16;
 
-/// A program of an image: the image's content and the command.
+/// A program of an image: the image's content, and all that decides at an executor whether it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProgramKey(Digest);
 
@@ -45,13 +51,61 @@ pub struct StartClaims {
 }
 
 impl ProgramKey {
-    /// The key of an image, by its content, with a command.
-    pub fn new(image: ImageId, command: &[String]) -> Self {
-        let mut text = image.to_string();
-        for part in command {
-            text.push_str(&format!("\n{}:{part}", part.len()));
+    /// The key of a job that runs an image of this content. Jobs with the same key start at every executor or at none.
+    ///
+    /// `None` for a job whose inputs come from elsewhere, or that leaves checkpoints: each executor may find other
+    /// files there, so that no start shows anything about another executor's claim.
+    pub fn of_job(image: ImageId, request: &UserJobRequest) -> Option<Self> {
+        if request.terms().checkpoints.is_some() {
+            return None;
         }
-        Self(Digest::of(text.as_bytes()))
+        let inputs = match &request.volume {
+            None => Vec::new(),
+            Some(volume) => inline_inputs(volume)?,
+        };
+        // The limits decide how far an executor comes before it reports.
+        let program = json!({
+            "args": request.args,
+            "artifacts": request.artifacts_dir,
+            "class": request.executor_class,
+            "download": request.download_time_limit,
+            "env": request.env,
+            "execution": request.execution_time_limit,
+            "image": image,
+            "inputs": inputs,
+            "streaming": request.streaming_details.is_some(),
+            "streaming_start": request.streaming_start_time_limit,
+            "upload": request.upload_time_limit,
+        });
+        Some(Self(Digest::of(canonical::sorted_compact(&program).as_bytes())))
+    }
+}
+
+/// The inputs inside a request, each by its place and its digest; `None` if one of them comes from elsewhere.
+fn inline_inputs(volume: &Volume) -> Option<Vec<Value>> {
+    let named =
+        |path: &Option<String>, contents: &str| json!([path, Digest::of(contents.as_bytes()).to_string()]);
+    match volume {
+        Volume::Inline(inline) => Some(vec![named(&inline.relative_path, &inline.contents)]),
+        Volume::ZipUrl(_) | Volume::SingleFile(_) | Volume::HuggingfaceVolume(_) => None,
+        Volume::MultiVolume(several) => {
+            let parts = several.volumes.iter().map(|part| match part {
+                VolumePart::Inline(inline) => Some(named(&inline.relative_path, &inline.contents)),
+                VolumePart::ZipUrl(_) | VolumePart::SingleFile(_) | VolumePart::HuggingfaceVolume(_) => None,
+            });
+            parts.collect()
+        }
+    }
+}
+
+/// Whether an end with this mark is a claim that the start of another owner's miner shows to be wrong: a broken image,
+/// or a failure that makes its miner a suspect. An end that counts as an incident already counts once, and one by
+/// another party's fault says nothing about the program.
+pub fn is_start_claim(outcome: &Outcome, mark: AttemptMark) -> bool {
+    match mark {
+        AttemptMark::Suspect => true,
+        AttemptMark::Clean => outcome.is_broken_image(),
+        AttemptMark::Done | AttemptMark::Unexcused | AttemptMark::Excuse | AttemptMark::Incident => false,
     }
 }
 
@@ -119,6 +173,7 @@ impl StartClaims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::request;
 
     const NOW: fn(i64) -> Timestamp = Timestamp::from_secs;
 
@@ -131,7 +186,18 @@ mod tests {
     }
 
     fn program(image: &str) -> ProgramKey {
-        ProgramKey::new(ImageId(Digest::of(image.as_bytes())), &["run".to_owned()])
+        ProgramKey::of_job(ImageId(Digest::of(image.as_bytes())), &request()).unwrap()
+    }
+
+    /// The key of a job with this change.
+    fn key(change: impl FnOnce(&mut UserJobRequest)) -> Option<ProgramKey> {
+        let mut request = request();
+        change(&mut request);
+        ProgramKey::of_job(ImageId(Digest::of(b"a")), &request)
+    }
+
+    fn volume(value: Value) -> Option<Volume> {
+        Some(serde_json::from_value(value).unwrap())
     }
 
     #[test]
@@ -196,13 +262,68 @@ mod tests {
 
     #[test]
     fn commands_that_join_to_one_text_are_apart() {
-        let image = ImageId(Digest::of(b"x"));
         let key = |parts: &[&str]| {
-            let command: Vec<_> = parts.iter().map(|&part| part.to_owned()).collect();
-            ProgramKey::new(image, &command)
+            let args: Vec<_> = parts.iter().map(|&part| part.to_owned()).collect();
+            key(|request| request.args = args).unwrap()
         };
         assert_ne!(key(&["a b"]), key(&["a", "b"]));
         assert_ne!(key(&["a\n1:b"]), key(&["a", "b"]));
         assert_ne!(key(&[]), key(&[""]));
+    }
+
+    #[test]
+    fn a_start_with_another_environment_or_other_inputs_shows_nothing() {
+        let inline = |contents: &str| volume(json!({ "volume_type": "inline", "contents": contents }));
+        let others = [
+            key(|request| {
+                request.env.insert("PATH".to_owned(), "/x".to_owned());
+            }),
+            key(|request| request.artifacts_dir = Some("/etc/passwd".to_owned())),
+            key(|request| request.volume = inline("QQ==")),
+            key(|request| request.volume = inline("Qg==")),
+            key(|request| request.download_time_limit = 2),
+        ];
+        let mut claims = StartClaims::default();
+        let claim = (attempt(1), MinerKey(owner(1)), owner(1));
+        claims.note_claim(program("a"), claim, NOW(0));
+        for (number, other) in others.into_iter().enumerate() {
+            let other = other.unwrap();
+            assert!(claims.note_start(other, owner(2), NOW(1)).is_empty(), "{number}");
+            assert!(!claims.is_started_elsewhere(program("a"), owner(1), NOW(1)));
+        }
+        assert_eq!(claims.note_start(program("a"), owner(2), NOW(1)).len(), 1);
+        assert_ne!(
+            key(|request| request.volume = inline("QQ==")),
+            key(|request| request.volume = inline("Qg=="))
+        );
+        let fetched = json!({ "volume_type": "zip_url", "contents": "http://a/b" });
+        let mixed = json!({
+            "volume_type": "multi_volume",
+            "volumes": [{ "volume_type": "inline", "contents": "QQ==" }, fetched],
+        });
+        for fetched in [fetched, mixed] {
+            assert_eq!(
+                key(|request| request.volume = volume(fetched)),
+                None,
+                "a server tells miners apart"
+            );
+        }
+        let order = |names: [&str; 2]| {
+            key(|request| {
+                request.env = names
+                    .map(|name| (name.to_owned(), String::new()))
+                    .into_iter()
+                    .collect()
+            })
+        };
+        assert_eq!(order(["A", "B"]), order(["B", "A"]));
+    }
+
+    #[test]
+    fn only_suspects_and_broken_images_without_a_mark_wait_for_a_witness() {
+        let done = Outcome::Completed(Box::default());
+        for mark in AttemptMark::ALL {
+            assert_eq!(is_start_claim(&done, mark), mark == AttemptMark::Suspect);
+        }
     }
 }

@@ -8,14 +8,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use muster_protocol::job::{BROKEN_IMAGE_KEY, Outcome};
-use muster_protocol::wire::facilitator::{FailureDetails, HordeFailureDetails};
+use muster_protocol::wire::facilitator::{FailureDetails, HordeFailureDetails, UserJobRequest};
 use muster_protocol::{
     AttemptId, Digest, ExecutorClass, HordeFailureReason, Hotkey, ImageId, JobFailureReason, JobId, JobStage,
-    Manifest, MinerKey, ParticipantType, Timestamp,
+    Manifest, MinerKey, ParticipantType, Signature, Timestamp,
 };
 use muster_routing::availability::{Availability, availability};
 use muster_routing::retry::{NextStep, RetryContext, next_step};
-use muster_routing::start_claims::{ProgramKey, StartClaims};
+use muster_routing::start_claims::{ProgramKey, StartClaims, is_start_claim};
 use muster_routing::{
     AttemptMark, CacheKey, CollateralVerdict, JobRequirements, LedgerWindows, MarkEvidence, MinerLedger,
     RoutableNeuron, Route, RoutingPolicy, mark_attempt, route,
@@ -44,7 +44,9 @@ fn outcome(answer: Answer) -> Outcome {
             reason: JobFailureReason::Unknown,
             stage: JobStage::Execution,
             message: String::new(),
-            context: Some(json!({ BROKEN_IMAGE_KEY: true, "fault": "user" })),
+            context: Some(json!({
+                BROKEN_IMAGE_KEY: true, "fault": "user", "ran": { "id": ImageId(Digest::of(b"x")) },
+            })),
             docker_process_exit_status: None,
             docker_process_stdout: None,
             docker_process_stderr: None,
@@ -147,7 +149,7 @@ impl Subnet {
             let mark = mark_attempt(&outcome, evidence);
             self.ledger.record_mark(miner, mark, self.now);
             let failed = outcome.is_broken_image() || outcome.is_executors_own_failure();
-            if failed && !started_elsewhere {
+            if is_start_claim(&outcome, mark) {
                 let attempt: AttemptId = "11111111-2222-4333-8444-555555555555".parse().unwrap();
                 self.claims.note_claim(program, (attempt, miner, owner), self.now);
             } else if !failed {
@@ -181,7 +183,17 @@ impl Subnet {
 }
 
 fn program(name: &str) -> ProgramKey {
-    ProgramKey::new(ImageId(Digest::of(name.as_bytes())), &[])
+    let request: UserJobRequest = serde_json::from_value(json!({
+        "signature": {
+            "signature_type": "bittensor", "signatory": Hotkey::from_bytes([7; 32]), "timestamp_ns": 1,
+            "signature": Signature::from_bytes([1; 64]).to_base64(), "signature_scope": "SignedFields",
+        },
+        "uuid": "11111111-2222-4333-8444-555555555555", "executor_class": CLASS, "docker_image": "x", "args": [],
+        "env": {}, "download_time_limit": 1, "execution_time_limit": 1, "upload_time_limit": 1,
+        "streaming_start_time_limit": 1,
+    }))
+    .unwrap();
+    ProgramKey::of_job(ImageId(Digest::of(name.as_bytes())), &request).unwrap()
 }
 
 #[test]

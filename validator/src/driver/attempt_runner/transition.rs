@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use muster_job_messages::pay::MeasuredWork;
 use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
-use muster_protocol::job::{Event, JobState, Outcome};
-use muster_protocol::{HordeFailureReason, JobRejectionReason, ReceiptKind, Timestamp};
+use muster_protocol::job::{Event, ImageFetchFailure, JobState, Outcome, forget_another_image};
+use muster_protocol::{HordeFailureReason, JobFailureReason, JobRejectionReason, ReceiptKind, Timestamp};
+use muster_routing::start_claims::is_start_claim;
 use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
 use muster_store::StoreError;
 
@@ -16,7 +17,10 @@ use crate::store::AttemptChange;
 
 impl AttemptRunner<'_> {
     /// Applies one event to the state machine, stores what changed, then sends what the step calls for.
-    pub(super) async fn apply(&mut self, event: Event) -> Result<(), StoreError> {
+    pub(super) async fn apply(&mut self, mut event: Event) -> Result<(), StoreError> {
+        if let Event::Failed(details) = &mut event {
+            forget_another_image(details, &self.request.docker_image);
+        }
         let now = self.deps.state.clock.now();
         let miner = MinerAbilities {
             // `on_connected` ends the attempt of a miner that does not know the offer.
@@ -100,26 +104,27 @@ impl AttemptRunner<'_> {
             self.mark_attempts_without_image(change.now).await?;
         }
         if let Some(outcome) = change.machine.outcome() {
-            self.judge_start_claims(outcome, change.now).await?;
+            self.judge_start_claims(outcome, change.mark, change.now).await?;
         }
         Ok(())
     }
 
     /// Remembers that the program started, or that the miner says that it cannot be started. A start shows the claims
     /// of other owners' miners to be wrong: they become incidents after all.
-    async fn judge_start_claims(&mut self, outcome: &Outcome, now: Timestamp) -> Result<(), StoreError> {
+    async fn judge_start_claims(
+        &mut self,
+        outcome: &Outcome,
+        mark: Option<AttemptMark>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
         let Some(program) = program_of(self.request, outcome) else {
             return Ok(());
         };
         let miner = self.attempt.miner;
         let owner = self.deps.state.owner_of(miner);
-        if outcome.is_broken_image() || outcome.is_executors_own_failure() {
-            // A claim that was known to be wrong is an incident already.
-            if !self.deps.records.is_started_elsewhere(program, owner) {
-                let claim = (self.attempt.id, miner, owner);
-                self.deps.records.note_start_claim(program, claim);
-            }
-            return Ok(());
+        if mark.is_some_and(|mark| is_start_claim(outcome, mark)) {
+            let claim = (self.attempt.id, miner, owner);
+            self.deps.records.note_start_claim(program, claim);
         }
         if !outcome.ran_to_its_end() {
             return Ok(());
@@ -139,13 +144,15 @@ impl AttemptRunner<'_> {
         Ok(())
     }
 
-    /// Notes how long a program kept its executor, from which waiting times are estimated.
+    /// Notes how long a program kept its executor, from which waiting times are estimated. A job whose program never
+    /// ran keeps it for a moment, and would make everybody's estimate too short.
     fn note_duration(&self, outcome: &Outcome, took: Duration) {
-        match outcome {
-            Outcome::Completed(_) | Outcome::Failed(_) => {
-                self.deps.waiting.note_duration(line_of(self.request), took);
-            }
-            Outcome::Rejected(_) | Outcome::HordeFailed(_) => {}
+        let timed_out = match outcome {
+            Outcome::Failed(details) => details.reason == JobFailureReason::Timeout,
+            Outcome::Completed(_) | Outcome::Rejected(_) | Outcome::HordeFailed(_) => false,
+        };
+        if timed_out || outcome.ran_to_its_end() {
+            self.deps.waiting.note_duration(line_of(self.request), took);
         }
     }
 
@@ -188,6 +195,9 @@ impl AttemptRunner<'_> {
                 ledger.record_cached(miner, CacheKey::inputs(self.request.volume.as_ref()), change.now);
             }
             JobState::Ended(Outcome::Rejected(details)) if details.reason == JobRejectionReason::Busy => {
+                ledger.record_full(miner, class, change.now);
+            }
+            JobState::Ended(outcome) if outcome.image_fetch_failure() == Some(ImageFetchFailure::NoSlot) => {
                 ledger.record_full(miner, class, change.now);
             }
             // Only this miner runs the job, so it is asked again after a while.

@@ -18,7 +18,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::image_fetch::{IMAGE_FETCH_KEY, ImageFetchFailure};
 use super::partial_result::RAN_KEY;
@@ -145,11 +145,13 @@ impl Outcome {
     }
 
     /// Whether an attempt that ends so is paid for the time since its executor was ready: the work was done, or the
-    /// user is at fault, or called the job off (`docs/adr/0070`). An image that did not come is paid to nobody.
+    /// user is at fault, or called the job off (`docs/adr/0070`). An image that did not come, or that cannot be started
+    /// as the miner's side says, is paid to nobody: no program ran.
     pub fn is_paid(&self) -> bool {
         match self {
             Self::Completed(_) => true,
             Self::Rejected(_) => false,
+            Self::Failed(_) if self.blames_the_image() => false,
             Self::Failed(_) | Self::HordeFailed(_) => {
                 self.fault() == Fault::User && self.image_fetch_failure().is_none()
             }
@@ -167,9 +169,20 @@ impl Outcome {
         }
     }
 
-    /// Whether the miner's side says that the job's image cannot be started, or lacks the job's program. Another miner
-    /// that starts the same shows what the claim is worth.
+    /// Whether the miner's side says that the job's image cannot be started, or lacks the job's program, and names the
+    /// image's content. Another miner that starts the same shows what the claim is worth.
     pub fn is_broken_image(&self) -> bool {
+        self.blames_the_image() && self.ran_image().is_some()
+    }
+
+    /// Whether the miner's side says so and does not name the image's content. No other miner can show what such a
+    /// claim is worth, so it is not believed.
+    pub fn is_unnamed_broken_image(&self) -> bool {
+        self.blames_the_image() && self.ran_image().is_none()
+    }
+
+    /// Whether the miner's side says that the job's image cannot be started, with the image's content or without.
+    fn blames_the_image(&self) -> bool {
         match self {
             Self::Failed(details) => {
                 let context = details.context.as_ref();
@@ -203,7 +216,7 @@ impl Outcome {
     pub fn ran_to_its_end(&self) -> bool {
         match self {
             Self::Completed(_) => true,
-            Self::Failed(_) if self.is_broken_image() => false,
+            Self::Failed(_) if self.blames_the_image() => false,
             Self::Failed(details) => match details.reason {
                 JobFailureReason::NonzeroReturnCode => true,
                 JobFailureReason::Unknown
@@ -260,6 +273,23 @@ impl Outcome {
                 Some(Fault::Nobody | Fault::Executor | Fault::Miner) | None => false,
             },
         }
+    }
+}
+
+/// Takes the content of the image out of a failure whose job names its image by the id (`sha256:…`), if it is the
+/// content of another image: the miner's claim is then about no image of the job.
+pub fn forget_another_image(details: &mut FailureDetails, docker_image: &str) {
+    let Ok(named) = docker_image.parse::<ImageId>() else {
+        return;
+    };
+    let Some(context) = details.context.as_mut().and_then(Value::as_object_mut) else {
+        return;
+    };
+    let id = context
+        .get(RAN_KEY)
+        .and_then(|ran| ran.get("id")?.as_str()?.parse::<ImageId>().ok());
+    if id != Some(named) {
+        context.remove(RAN_KEY);
     }
 }
 
@@ -361,8 +391,6 @@ fn horde_fault(details: &HordeFailureDetails) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn failed(reported_by: ParticipantType, reason: HordeFailureReason, context: Value) -> Outcome {
@@ -372,6 +400,45 @@ mod tests {
             message: String::new(),
             context: Some(context),
         })
+    }
+
+    #[test]
+    fn a_broken_image_is_paid_to_nobody_and_believed_only_with_the_images_content() {
+        let broken = |context: Value| {
+            Outcome::Failed(Box::new(FailureDetails {
+                reason: JobFailureReason::NonzeroReturnCode,
+                stage: JobStage::Execution,
+                message: String::new(),
+                context: Some(context),
+                docker_process_exit_status: None,
+                docker_process_stdout: None,
+                docker_process_stderr: None,
+            }))
+        };
+        let id = ImageId(crate::Digest::of(b"x"));
+        let named = broken(json!({ BROKEN_IMAGE_KEY: true, RAN_KEY: { "id": id } }));
+        let unnamed = broken(json!({ BROKEN_IMAGE_KEY: true, RAN_KEY: { "id": "x" } }));
+        assert!(named.is_broken_image() && !named.is_unnamed_broken_image());
+        assert!(!unnamed.is_broken_image() && unnamed.is_unnamed_broken_image());
+        for outcome in [named, unnamed] {
+            assert!(!outcome.is_paid() && !outcome.ran_to_its_end());
+        }
+        let exited = broken(json!({ RAN_KEY: { "id": id } }));
+        assert!(!exited.is_broken_image() && !exited.is_unnamed_broken_image());
+        assert!(exited.is_paid() && exited.ran_to_its_end());
+    }
+
+    #[test]
+    fn a_failure_about_another_image_than_the_one_that_its_job_names_by_id_names_none() {
+        let id = |text: &str| ImageId(crate::Digest::of(text.as_bytes())).to_string();
+        for (docker_image, kept) in [(id("x"), true), (id("y"), false), ("alpine".to_owned(), true)] {
+            let Outcome::Failed(mut details) = Outcome::cancelled(JobStage::Execution, "") else {
+                panic!("another end");
+            };
+            details.context = Some(json!({ BROKEN_IMAGE_KEY: true, RAN_KEY: { "id": id("x") } }));
+            forget_another_image(&mut details, &docker_image);
+            assert_eq!(Outcome::Failed(details).is_broken_image(), kept, "{docker_image}");
+        }
     }
 
     #[test]
