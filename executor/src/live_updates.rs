@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use crate::miner_link::MinerOutlet;
 
 /// Bytes of each stream that are kept until they are sent.
-const MAX_UNSENT: usize = 4 * MAX_LOG_BYTES;
+pub(crate) const MAX_UNSENT: usize = 4 * MAX_LOG_BYTES;
 /// The pause between two messages: a reader follows no more than ten a second.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -75,11 +75,14 @@ impl LiveUpdates {
         self.0.added.notify_one();
     }
 
-    /// Begins at these offsets: another process has sent what is before them.
-    pub(crate) fn skip_to(&self, stdout: u64, stderr: u64) {
+    /// Goes on with the output of another process, given as the length of each stream and its last bytes. Nobody knows
+    /// how much of them was sent, so they are sent again: readers know a piece by its offset.
+    pub(crate) fn resume(&self, stdout: (u64, &[u8]), stderr: (u64, &[u8])) {
         let mut unsent = self.unsent();
-        unsent.stdout.offset = stdout;
-        unsent.stderr.offset = stderr;
+        unsent.stdout.resume(stdout);
+        unsent.stderr.resume(stderr);
+        drop(unsent);
+        self.0.added.notify_one();
     }
 
     /// Replaces the progress of one kind of work.
@@ -193,6 +196,11 @@ impl UnsentUpdates {
 }
 
 impl UnsentOutput {
+    fn resume(&mut self, (length, ending): (u64, &[u8])) {
+        self.offset = length.saturating_sub(ending.len() as u64);
+        self.push(ending);
+    }
+
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
         let surplus = self.bytes.len().saturating_sub(MAX_UNSENT);
@@ -246,6 +254,18 @@ mod tests {
         }
         assert_eq!(next, 5 + 100 * MAX_LOG_BYTES as u64);
         assert_eq!(live.take_message(attempt()), None);
+    }
+
+    #[test]
+    fn what_another_process_may_not_have_sent_is_sent_again_by_its_offset() {
+        let live = LiveUpdates::default();
+        live.resume((1_000, b"tick 9\n"), (0, b""));
+        live.add_output(LogStream::Stdout, b"tick 10\n");
+        let piece = log(live.take_message(attempt()).unwrap());
+        assert_eq!(
+            (piece.offset, piece.data.as_bytes()),
+            (993, &b"tick 9\ntick 10\n"[..])
+        );
     }
 
     #[test]

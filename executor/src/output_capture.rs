@@ -107,6 +107,8 @@ pub(crate) struct StreamBefore {
     pub(crate) length: u64,
     /// Its first bytes.
     pub(crate) beginning: Vec<u8>,
+    /// Its last bytes, of which that process may not have sent all; at most [`MAX_UNSENT`].
+    pub(crate) ending: Vec<u8>,
 }
 
 impl CapturedBefore {
@@ -319,7 +321,7 @@ impl OutputCapture {
         let stdout = streams.stdout.resume(&folder.join(STDOUT_FILE), limit);
         let stderr = streams.stderr.resume(&folder.join(STDERR_FILE), limit);
         if let Some(live) = &streams.live {
-            live.skip_to(stdout.length, stderr.length);
+            live.resume((stdout.length, &stdout.ending), (stderr.length, &stderr.ending));
         }
         CapturedBefore { stdout, stderr }
     }
@@ -330,6 +332,7 @@ impl OutputCapture {
         let of = |stream: &CapturedStream| StreamBefore {
             length: stream.buffer.total,
             beginning: stream.buffer.head.iter().take(BEGINNING).copied().collect(),
+            ending: Vec::new(),
         };
         CapturedBefore {
             stdout: of(&streams.stdout),
@@ -438,6 +441,9 @@ impl CapturedStream {
                     before.beginning = bytes.iter().take(BEGINNING).copied().collect();
                 }
                 before.length += bytes.len() as u64;
+                before.ending.extend(bytes);
+                let surplus = before.ending.len().saturating_sub(MAX_UNSENT);
+                before.ending.drain(..surplus);
                 self.buffer.push(bytes);
             }
         };
