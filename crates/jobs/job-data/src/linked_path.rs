@@ -134,15 +134,17 @@ pub(crate) fn inner_target(root: &Path, at: &Path, target: &Path) -> Option<Path
         .then(|| target.to_owned())
 }
 
-/// Whether a relative target never leaves a folder, from `depth` levels below it.
+/// Whether a relative target never leaves a folder, from `depth` levels below it. One with `..` behind a name counts
+/// as leaving: the name may be a link's, and clients refuse a whole archive for it.
 fn stays_inside(depth: usize, target: &Path) -> bool {
     let mut level = depth;
+    let mut has_name = false;
     for name in target.as_os_str().as_bytes().split(|byte| *byte == b'/') {
         match name {
             b"" | b"." => {}
-            b".." if level == 0 => return false,
+            b".." if level == 0 || has_name => return false,
             b".." => level -= 1,
-            _ => level += 1,
+            _ => has_name = true,
         }
     }
     true
@@ -242,7 +244,7 @@ mod tests {
         assert_eq!(inner("run", "last", "/output/m"), None);
         assert_eq!(inner("run", "last", "/output/runner"), None);
         assert_eq!(inner("", "whole", "/output").as_deref(), Some("."));
-        for out in ["..", "/etc", "x/../..", "/output/..", ""] {
+        for out in ["..", "/etc", "x/../..", "x/../y", "/output/..", ""] {
             assert_eq!(inner("", "last", out), None, "{out}");
         }
     }
