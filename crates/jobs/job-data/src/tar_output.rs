@@ -126,15 +126,15 @@ impl<'a> TreeWriter<'a> {
             Ok(FolderEntry::File(file, len)) => return self.add_file(path, file, len),
             Ok(FolderEntry::Nothing) => return Ok(()),
             Ok(FolderEntry::Other) => {}
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                self.omitted.add(path);
-                return Ok(());
-            }
             Err(error) => return Err(UploadError::Disk(error)),
         }
         match readlinkat(folder, name.as_os_str()) {
             Ok(target) => return self.add_link(path, Path::new(&target)),
             Err(Errno::EINVAL) => {}
+            Err(Errno::EACCES) => {
+                self.omitted.add(path);
+                return Ok(());
+            }
             Err(error) => return Err(UploadError::Disk(error.into())),
         }
         match folder.folder(Path::new(name)) {
@@ -147,10 +147,6 @@ impl<'a> TreeWriter<'a> {
                 self.add_folder(&inner, path, depth + 1)
             }
             Ok(_) => {
-                self.omitted.add(path);
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 self.omitted.add(path);
                 Ok(())
             }
