@@ -260,7 +260,7 @@ async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
         .into());
     }
     let live = LiveDisplay::new(view.created_at, args.json);
-    let mut fetched = save_outputs(&client, &view, &args.save, &live).await;
+    let mut fetched = save_outputs(&client, &view, |_| true, &args.save, &live).await;
     fetched.add(save_artifacts(&view, &args.save));
     let saved = &fetched.saved;
     if args.json {

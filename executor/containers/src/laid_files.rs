@@ -35,10 +35,10 @@ pub enum LayError {
     /// The engine failed to give them.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// They take more than the job's disk.
+    /// They take more than the job's disk, or are too many.
     #[error(
         "the image keeps files in {path}, which is a volume or a folder that jobs write to, so each job gets a copy \
-         of them on its own disk; its disk of {mib} MiB has no room for them"
+         of them on its own disk; its disk of {mib} MiB has no room for them, or they are too many"
     )]
     NoRoom {
         /// The path in the container.

@@ -2,6 +2,7 @@
 
 use indexmap::IndexMap;
 use muster_client::Client;
+use muster_client::files::file_of;
 use muster_protocol::Feature;
 use muster_protocol::relative_path::check_relative_path;
 use muster_protocol::rest::CreateFile;
@@ -52,6 +53,12 @@ impl AskedOutput {
             is_folder,
             url: url.map(str::to_owned),
         })
+    }
+
+    /// Whether an upload of the job brings this output back. One with a place of the user's own goes there alone.
+    pub(super) fn comes_back_as(&self, upload: &FileUpload) -> bool {
+        let in_store = self.url.as_deref().is_none_or(|own| file_of(own).is_some());
+        in_store && upload.relative_path() == self.path
     }
 
     /// The kinds of which one upload each is made; [`None`] for ComputeHorde's form.
@@ -163,6 +170,23 @@ mod tests {
             assert!(AskedOutput::read(bad).is_err(), "{bad}");
         }
         assert!(AskedOutput::read(&"x".repeat(256)).is_err());
+    }
+
+    #[test]
+    fn an_upload_that_the_facilitator_adds_is_no_asked_output() {
+        let upload = |path: &str| {
+            FileUpload::SingleFilePut(FilePut {
+                url: "http://f/files/11111111-2222-4333-8444-555555555555/upload".to_owned(),
+                relative_path: path.to_owned(),
+                signed_headers: None,
+                kind: None,
+            })
+        };
+        let comes_back = |asked: &str, path| AskedOutput::read(asked).unwrap().comes_back_as(&upload(path));
+        assert!(comes_back("a/b", "a/b") && comes_back("a/", "a") && comes_back(".", "."));
+        assert!(!comes_back("a/b", ".git/hooks/pre-commit"));
+        assert!(!comes_back("a/", "a/b") && !comes_back("a", "."));
+        assert!(!comes_back("a=https://host/a", "a"));
     }
 
     #[test]

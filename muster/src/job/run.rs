@@ -120,17 +120,25 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         false => print_rest(&client, &view, &mut live).await,
     };
     live.finish(&view);
-    fetch_results(&client, &args, &view, &live).await?;
+    fetch_results(&client, &args, &outputs, &view, &live).await?;
     if cancelled {
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
     whole.map(|()| exit_code(&view))
 }
 
-/// Fetches the outputs and the artifacts of a job that has ended, and prints where they lie.
-async fn fetch_results(client: &Client, args: &JobRun, view: &JobView, live: &LiveDisplay) -> Result<()> {
+/// Fetches the outputs and the artifacts of a job that has ended, and prints where they lie. The facilitator's answer
+/// adds no output: only those that this command asked for are written to this machine.
+async fn fetch_results(
+    client: &Client,
+    args: &JobRun,
+    asked: &[AskedOutput],
+    view: &JobView,
+    live: &LiveDisplay,
+) -> Result<()> {
     let here = args.save.as_deref().unwrap_or(Path::new("."));
-    let mut fetched = save_outputs(client, view, here, live).await;
+    let is_asked = |upload: &FileUpload| asked.iter().any(|output| output.comes_back_as(upload));
+    let mut fetched = save_outputs(client, view, is_asked, here, live).await;
     if let Some(folder) = &args.save {
         fetched.add(save_artifacts(view, folder));
     }

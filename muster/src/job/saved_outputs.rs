@@ -84,16 +84,20 @@ impl StoredOutput<'_> {
     }
 }
 
-/// Fetches the outputs that lie in the facilitator's store. Others went where their URLs lead.
+/// Fetches the wanted outputs that lie in the facilitator's store. Others went where their URLs lead.
 pub(crate) async fn save_outputs(
     client: &Client,
     view: &JobView,
+    is_wanted: impl Fn(&FileUpload) -> bool,
     folder: &Path,
     live: &LiveDisplay,
 ) -> FetchedResults {
     let mut fetched = FetchedResults::default();
     let mut stored = Vec::new();
     for upload in &view.uploads {
+        if !is_wanted(upload) {
+            continue;
+        }
         let (path, url) = job_text::output(upload);
         let Some(id) = file_of(url) else { continue };
         let file = match client.file(&id).await {

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,9 @@ use crate::output_folder::{Folder, FolderEntry};
 pub(crate) const OUTPUT_MOUNT: &str = "/output";
 /// Links on the way to one output, as many as the kernel follows.
 const MAX_LINKS: usize = 40;
+/// Tries to open a path while other processes of this machine rename or mount something: the kernel then asks for
+/// another try of a path with `..`.
+const MAX_TRIES: usize = 20;
 
 /// The object behind a path.
 #[derive(Debug)]
@@ -25,7 +28,7 @@ pub(crate) enum LinkedEntry {
     File(File, u64),
     Folder(Folder),
     Nothing,
-    /// A device, a pipe or a socket, or a path that leads out of the folder.
+    /// A device, a pipe or a socket, or a path that leads out of the folder, has too long a name or may not be read.
     Other,
 }
 
@@ -36,10 +39,15 @@ pub(crate) fn open_linked(folder: &Folder, relative: &Path) -> io::Result<Linked
         match open_below(folder.as_fd(), &path, OFlag::O_RDONLY) {
             Ok(opened) => return classify(opened),
             Err(Errno::ENOENT) => return Ok(LinkedEntry::Nothing),
-            // A socket, or a device without a driver.
-            Err(Errno::ENXIO | Errno::ENODEV | Errno::ELOOP | Errno::ENOTDIR) => {
-                return Ok(LinkedEntry::Other);
-            }
+            // A socket, or a device without a driver; or the job chose names or modes with which nobody gets on.
+            Err(
+                Errno::ENXIO
+                | Errno::ENODEV
+                | Errno::ELOOP
+                | Errno::ENOTDIR
+                | Errno::ENAMETOOLONG
+                | Errno::EACCES,
+            ) => return Ok(LinkedEntry::Other),
             // An absolute link, or one that leads out.
             Err(Errno::EXDEV) => match replace_first_link(folder, &path)? {
                 Some(next) => path = next,
@@ -53,11 +61,18 @@ pub(crate) fn open_linked(folder: &Folder, relative: &Path) -> io::Result<Linked
     Ok(LinkedEntry::Other)
 }
 
-fn open_below(folder: impl AsFd, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+fn open_below(folder: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     // Non-blocking, because opening a fifo would wait for a writer.
     let flags = flags | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    openat2(folder, path, OpenHow::new().flags(flags).resolve(resolve))
+    let open = || openat2(folder, path, OpenHow::new().flags(flags).resolve(resolve));
+    for _ in 1..MAX_TRIES {
+        match open() {
+            Err(Errno::EAGAIN) => {}
+            opened => return opened,
+        }
+    }
+    open()
 }
 
 fn classify(opened: OwnedFd) -> io::Result<LinkedEntry> {
@@ -93,7 +108,14 @@ fn replace_first_link(folder: &Folder, path: &Path) -> io::Result<Option<PathBuf
             }
             // No link.
             Err(Errno::EINVAL) => before = link,
-            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EXDEV | Errno::ELOOP) => return Ok(None),
+            Err(
+                Errno::ENOENT
+                | Errno::ENOTDIR
+                | Errno::EXDEV
+                | Errno::ELOOP
+                | Errno::ENAMETOOLONG
+                | Errno::EACCES,
+            ) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
     }
@@ -134,15 +156,17 @@ pub(crate) fn inner_target(root: &Path, at: &Path, target: &Path) -> Option<Path
         .then(|| target.to_owned())
 }
 
-/// Whether a relative target never leaves a folder, from `depth` levels below it.
+/// Whether a relative target never leaves a folder, from `depth` levels below it. One with `..` behind a name counts
+/// as leaving: the name may be a link's, and clients refuse a whole archive for it.
 fn stays_inside(depth: usize, target: &Path) -> bool {
     let mut level = depth;
+    let mut has_name = false;
     for name in target.as_os_str().as_bytes().split(|byte| *byte == b'/') {
         match name {
             b"" | b"." => {}
-            b".." if level == 0 => return false,
+            b".." if level == 0 || has_name => return false,
             b".." => level -= 1,
-            _ => level += 1,
+            _ => has_name = true,
         }
     }
     true
@@ -176,6 +200,8 @@ mod tests {
         fs::create_dir_all(at("out/run/3")).unwrap();
         fs::write(at("out/run/3/m"), "M").unwrap();
         fs::write(at("secret"), "S").unwrap();
+        let long = "n".repeat(300);
+        let long_absolute = format!("/output/{long}/m");
         for (target, link) in [
             ("run/3/m", "last"),
             ("last", "again"),
@@ -192,6 +218,8 @@ mod tests {
             ("nowhere", "dangling"),
             ("/proc/self/fd/0", "magic"),
             ("/output", "whole"),
+            (long.as_str(), "long"),
+            (long_absolute.as_str(), "run/long"),
         ] {
             symlink(target, at("out").join(link)).unwrap();
         }
@@ -219,6 +247,8 @@ mod tests {
             "magic",
             "pipe",
             "last/x",
+            "long",
+            "run/long",
         ] {
             assert_eq!(contents(&folder, path), "something else", "{path}");
         }
@@ -242,7 +272,7 @@ mod tests {
         assert_eq!(inner("run", "last", "/output/m"), None);
         assert_eq!(inner("run", "last", "/output/runner"), None);
         assert_eq!(inner("", "whole", "/output").as_deref(), Some("."));
-        for out in ["..", "/etc", "x/../..", "/output/..", ""] {
+        for out in ["..", "/etc", "x/../..", "x/../y", "/output/..", ""] {
             assert_eq!(inner("", "last", out), None, "{out}");
         }
     }

@@ -30,7 +30,7 @@ pub(crate) enum FolderEntry {
     /// A regular file, open for reading, and its length in bytes.
     File(File, u64),
     Nothing,
-    /// A folder, a link, a device, or a path through a link.
+    /// A folder, a link, a device, or a path that goes through a link, has too long a name or may not be read.
     Other,
 }
 
@@ -114,7 +114,8 @@ impl Folder {
         File::from(self.0.try_clone()?).metadata()
     }
 
-    /// Opens the folder at a relative path of ordinary names, to which no link leads; `None` if none is there.
+    /// Opens the folder at a relative path of ordinary names, to which no link leads; `None` if none is there that
+    /// may be read.
     pub(crate) fn folder(&self, relative: &Path) -> io::Result<Option<Self>> {
         let mut found: Option<OwnedFd> = None;
         for part in relative.components() {
@@ -124,7 +125,9 @@ impl Folder {
             let at = found.as_ref().unwrap_or(&self.0);
             match openat(at, name, folder_flags(), Mode::empty()) {
                 Ok(next) => found = Some(next),
-                Err(Errno::ENOENT | Errno::ELOOP | Errno::ENOTDIR) => return Ok(None),
+                Err(Errno::ENOENT | Errno::ELOOP | Errno::ENOTDIR | Errno::ENAMETOOLONG | Errno::EACCES) => {
+                    return Ok(None);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -150,7 +153,9 @@ impl Folder {
             match openat(at, name, folder_flags(), Mode::empty()) {
                 Ok(next) => above = Some(next),
                 Err(Errno::ENOENT) => return Ok(FolderEntry::Nothing),
-                Err(Errno::ELOOP | Errno::ENOTDIR) => return Ok(FolderEntry::Other),
+                Err(Errno::ELOOP | Errno::ENOTDIR | Errno::ENAMETOOLONG | Errno::EACCES) => {
+                    return Ok(FolderEntry::Other);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -193,8 +198,10 @@ fn file_at(folder: &OwnedFd, name: &OsStr) -> io::Result<FolderEntry> {
     let file = match openat(folder, name, flags, Mode::empty()) {
         Ok(opened) => File::from(opened),
         Err(Errno::ENOENT) => return Ok(FolderEntry::Nothing),
-        // A link or a socket.
-        Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV) => return Ok(FolderEntry::Other),
+        // A link or a socket, or the job's own choice of a name or a mode.
+        Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV | Errno::ENAMETOOLONG | Errno::EACCES) => {
+            return Ok(FolderEntry::Other);
+        }
         Err(error) => return Err(error.into()),
     };
     let metadata = file.metadata()?;
@@ -218,7 +225,7 @@ impl<V> Walk<'_, V> {
             if is_folder {
                 match openat(folder, name.as_os_str(), folder_flags(), Mode::empty()) {
                     Ok(next) if depth < MAX_DEPTH => self.folder(&next, &path, depth + 1)?,
-                    Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR) => self.omitted.add(&path),
+                    Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR | Errno::EACCES) => self.omitted.add(&path),
                     Err(error) => return Err(disk(error.into())),
                 }
             } else {

@@ -20,6 +20,9 @@ use crate::safe_names::shown;
 
 const BLOCK: usize = 256 * 1024;
 const PERMISSIONS: u32 = 0o777;
+/// Bytes that the headers of an archive may take beyond the limit of its contents: some 30,000 short names. Without
+/// this bound, empty files and long names would fill a disk that is not the job's.
+const HEADER_ROOM: u64 = 16 << 20;
 
 /// A folder to be packed.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ pub(crate) struct PackedTree<'a> {
     pub(crate) root: &'a Path,
     /// Paths in it that are left out without a notice.
     pub(crate) without: &'a [PathBuf],
-    /// The most bytes of all files together.
+    /// The most bytes of all files together. The archive may have [`HEADER_ROOM`] more.
     pub(crate) limit: u64,
 }
 
@@ -44,7 +47,7 @@ pub(crate) struct TreeArchive {
 /// An archive under way.
 struct TreeWriter<'a> {
     tree: &'a PackedTree<'a>,
-    tar: Builder<BufWriter<&'a File>>,
+    tar: Builder<BoundedWriter<'a>>,
     omitted: OmittedFiles,
     bytes: u64,
     kept: usize,
@@ -80,7 +83,10 @@ impl<'a> TreeWriter<'a> {
     fn new(tree: &'a PackedTree<'a>, into: &'a File, called_off: &'a CancellationToken) -> Self {
         Self {
             tree,
-            tar: Builder::new(BufWriter::with_capacity(BLOCK, into)),
+            tar: Builder::new(BoundedWriter {
+                into: BufWriter::with_capacity(BLOCK, into),
+                left: tree.limit.saturating_add(HEADER_ROOM),
+            }),
             omitted: OmittedFiles::default(),
             bytes: 0,
             kept: 0,
@@ -89,9 +95,11 @@ impl<'a> TreeWriter<'a> {
     }
 
     fn finish(self, into: &File) -> Result<TreeArchive, UploadError> {
-        let Self { tar, omitted, .. } = self;
-        let mut buffer = tar.into_inner().map_err(UploadError::Disk)?;
-        buffer.flush().map_err(UploadError::Disk)?;
+        let Self { mut tar, omitted, .. } = self;
+        // The two empty blocks at the end of an archive always have room.
+        tar.get_mut().left = u64::MAX;
+        let mut writer = tar.into_inner().map_err(UploadError::Disk)?;
+        writer.flush().map_err(UploadError::Disk)?;
         let len = into.metadata().map_err(UploadError::Disk)?.len();
         let reason = "not among the delivered files, since they are links that lead out of the folder, no regular files, \
                       or cannot be read";
@@ -126,15 +134,15 @@ impl<'a> TreeWriter<'a> {
             Ok(FolderEntry::File(file, len)) => return self.add_file(path, file, len),
             Ok(FolderEntry::Nothing) => return Ok(()),
             Ok(FolderEntry::Other) => {}
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                self.omitted.add(path);
-                return Ok(());
-            }
             Err(error) => return Err(UploadError::Disk(error)),
         }
         match readlinkat(folder, name.as_os_str()) {
             Ok(target) => return self.add_link(path, Path::new(&target)),
             Err(Errno::EINVAL) => {}
+            Err(Errno::EACCES) => {
+                self.omitted.add(path);
+                return Ok(());
+            }
             Err(error) => return Err(UploadError::Disk(error.into())),
         }
         match folder.folder(Path::new(name)) {
@@ -143,14 +151,10 @@ impl<'a> TreeWriter<'a> {
                 let mut header = header_of(EntryType::Directory, found.mode(), found.mtime());
                 self.tar
                     .append_data(&mut header, path, io::empty())
-                    .map_err(UploadError::Disk)?;
+                    .map_err(|error| self.failed(path, error))?;
                 self.add_folder(&inner, path, depth + 1)
             }
             Ok(_) => {
-                self.omitted.add(path);
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 self.omitted.add(path);
                 Ok(())
             }
@@ -161,10 +165,7 @@ impl<'a> TreeWriter<'a> {
     fn add_file(&mut self, path: &Path, file: File, len: u64) -> Result<(), UploadError> {
         self.bytes = self.bytes.saturating_add(len);
         if self.bytes > self.tree.limit {
-            return Err(UploadError::TooLarge {
-                name: shown(&self.tree.root.join(path).to_string_lossy()),
-                limit: self.tree.limit,
-            });
+            return Err(self.too_large(path));
         }
         let found = file.metadata().map_err(UploadError::Disk)?;
         let mut header = header_of(EntryType::Regular, found.mode(), found.mtime());
@@ -177,10 +178,25 @@ impl<'a> TreeWriter<'a> {
         };
         self.tar
             .append_data(&mut header, path, contents)
-            .map_err(|error| match self.called_off.is_cancelled() {
-                true => UploadError::CalledOff,
-                false => UploadError::Disk(error),
-            })
+            .map_err(|error| self.failed(path, error))
+    }
+
+    fn too_large(&self, path: &Path) -> UploadError {
+        UploadError::TooLarge {
+            name: shown(&self.tree.root.join(path).to_string_lossy()),
+            limit: self.tree.limit,
+        }
+    }
+
+    /// Why an entry was not written.
+    fn failed(&self, path: &Path, error: io::Error) -> UploadError {
+        if self.called_off.is_cancelled() {
+            UploadError::CalledOff
+        } else if error.kind() == io::ErrorKind::FileTooLarge {
+            self.too_large(path)
+        } else {
+            UploadError::Disk(error)
+        }
     }
 
     fn add_link(&mut self, path: &Path, target: &Path) -> Result<(), UploadError> {
@@ -191,7 +207,7 @@ impl<'a> TreeWriter<'a> {
         let mut header = header_of(EntryType::Symlink, PERMISSIONS, 0);
         self.tar
             .append_link(&mut header, path, target)
-            .map_err(UploadError::Disk)
+            .map_err(|error| self.failed(path, error))
     }
 
     /// The names in a folder, in their order.
@@ -222,6 +238,27 @@ fn header_of(kind: EntryType, mode: u32, modified: i64) -> Header {
     header.set_mtime(u64::try_from(modified).unwrap_or_default());
     header.set_size(0);
     header
+}
+
+/// An archive's file that takes a bounded number of bytes.
+struct BoundedWriter<'a> {
+    into: BufWriter<&'a File>,
+    left: u64,
+}
+
+impl Write for BoundedWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(left) = self.left.checked_sub(bytes.len() as u64) else {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        };
+        let written = self.into.write(bytes)?;
+        self.left = left.saturating_add((bytes.len() - written) as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.into.flush()
+    }
 }
 
 /// A file as long as it was when it was opened; a shorter one is an error, because its header is written already.
@@ -331,5 +368,21 @@ mod tests {
         assert!(pack(root.path(), "r", 10).is_ok());
         let error = pack(root.path(), "r", 9).unwrap_err().to_string();
         assert!(error.contains("\"r/b\" has more than the 9 bytes"), "{error}");
+    }
+
+    #[test]
+    fn empty_files_with_long_paths_end_at_the_bound_of_the_archive() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join(format!("{}/", "n".repeat(250)).repeat(12));
+        fs::create_dir_all(&deep).unwrap();
+        // Each takes more than 3,000 bytes of the archive, and none has contents.
+        for number in 0..HEADER_ROOM / 3_000 {
+            File::create(deep.join(number.to_string())).unwrap();
+        }
+        assert!(matches!(
+            pack(root.path(), "r", 0),
+            Err(UploadError::TooLarge { limit: 0, .. })
+        ));
+        assert!(pack(root.path(), "r", HEADER_ROOM).is_ok());
     }
 }

@@ -440,7 +440,8 @@ impl OpeningOutput {
             UploadSource::Folder(without) => {
                 let file = tempfile::tempfile_in(&self.scratch).map_err(UploadError::Disk)?;
                 let zipped = zip_folder(&self.folder, &without, &file, self.limit, &self.called_off)?;
-                let reason = "not in the uploaded archive, since they are not regular files";
+                let reason =
+                    "not in the uploaded archive, since they are not regular files or cannot be read";
                 Ok(Some(OpenOutput {
                     file,
                     len: zipped.len,
@@ -476,7 +477,7 @@ impl OpeningOutput {
             }),
             LinkedEntry::Other => Err(refused(
                 &self.key,
-                "is no file and no folder, or a link that leads out of /output",
+                "is no file and no folder that can be read, or a link that leads out of /output",
             )),
         }
     }
@@ -532,7 +533,7 @@ impl OpeningOutput {
             Some(LinkedEntry::Other) => {
                 return Err(refused(
                     &self.key,
-                    "is no folder, or a link that leads out of /output",
+                    "is no folder that can be read, or a link that leads out of /output",
                 ));
             }
         };
@@ -594,7 +595,10 @@ fn open_regular(folder: &Folder, path: &Path, key: &str, limit: u64) -> Result<(
         }),
         FolderEntry::File(file, len) => Ok((file, len)),
         FolderEntry::Nothing => Err(UploadError::Missing { name: shown(key) }),
-        FolderEntry::Other => Err(refused(key, "is not a regular file; links are not followed")),
+        FolderEntry::Other => Err(refused(
+            key,
+            "is not a regular file that can be read; links are not followed",
+        )),
     }
 }
 

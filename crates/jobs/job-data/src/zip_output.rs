@@ -15,6 +15,9 @@ use crate::safe_names::shown;
 
 const BLOCK: usize = 256 * 1024;
 const MAX_FILES: usize = 100_000;
+/// Bytes of all names together. An archive has each name twice, beside the bytes that the limit covers, and its writer
+/// keeps them in memory.
+const MAX_NAME_BYTES: usize = 32 << 20;
 /// Size from which an entry needs zip64, in bytes.
 const LARGE: u64 = 0xFFFF_0000;
 
@@ -58,7 +61,7 @@ pub(crate) fn zip_folder(
     called_off: &CancellationToken,
 ) -> Result<PackedFolder, UploadError> {
     let mut zip = ZipWriter::new(BufWriter::with_capacity(BLOCK, into));
-    let (mut files, mut bytes) = (0_usize, 0_u64);
+    let (mut files, mut name_bytes, mut bytes) = (0_usize, 0_usize, 0_u64);
     let mut block = vec![0; BLOCK];
     let mut visit = |path: &Path, file: File, len: u64| -> Result<(), Stop> {
         if without.iter().any(|left_out| left_out == path) {
@@ -74,6 +77,13 @@ pub(crate) fn zip_folder(
             return Err(Stop::Bound(UploadError::TooMany {
                 what: "output files",
                 limit: MAX_FILES,
+            }));
+        }
+        name_bytes = name_bytes.saturating_add(name.len());
+        if name_bytes > MAX_NAME_BYTES {
+            return Err(Stop::Bound(UploadError::TooMany {
+                what: "bytes in the names of output files",
+                limit: MAX_NAME_BYTES,
             }));
         }
         if bytes.saturating_add(len) > limit {
@@ -148,6 +158,23 @@ mod tests {
         assert_eq!(names, ["stdout.txt", "sub/a.txt"]);
         assert_eq!(zipped.omitted.named, ["link"]);
         assert!(zipped.len < 1_000, "{}", zipped.len);
+    }
+
+    #[test]
+    fn empty_files_with_long_names_end_at_a_bound() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join(format!("{}/", "n".repeat(250)).repeat(14));
+        fs::create_dir_all(&deep).unwrap();
+        for number in 0..MAX_NAME_BYTES / 3_500 {
+            File::create(deep.join(number.to_string())).unwrap();
+        }
+        let file = tempfile::tempfile().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let error = zip_folder(&folder, &[], &file, 1_000, &CancellationToken::new()).unwrap_err();
+        assert!(
+            error.to_string().ends_with("bytes in the names of output files"),
+            "{error}"
+        );
     }
 
     #[test]

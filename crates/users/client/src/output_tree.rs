@@ -67,7 +67,7 @@ pub fn unpack_tree(archive: impl Read, into: &Path) -> Result<u64, TreeError> {
         }
     }
     for (target, path) in links {
-        make_parents(into, &path)?;
+        make_real_parents(into, &path)?;
         symlink(target, into.join(path))?;
     }
     Ok(bytes)
@@ -98,10 +98,12 @@ fn plain_path<R: Read>(entry: &Entry<'_, R>) -> Result<PathBuf, TreeError> {
     Ok(path.into_owned())
 }
 
-/// The target of a link, if it stays inside.
+/// The target of a link, if it stays inside. It may have `..` at its start only: that part is counted from the link's
+/// own folder, and every name after it leads into the tree or through a link of the same kind.
 fn link_target<R: Read>(entry: &Entry<'_, R>, path: &Path) -> Result<PathBuf, TreeError> {
     let target = entry.link_name()?.unwrap_or_default().into_owned();
     let mut level = path.components().count().saturating_sub(1);
+    let mut has_name = false;
     if target.as_os_str().is_empty() || target.is_absolute() {
         return Err(wrong(entry, "is a link that leads out of the folder"));
     }
@@ -109,8 +111,10 @@ fn link_target<R: Read>(entry: &Entry<'_, R>, path: &Path) -> Result<PathBuf, Tr
         match name {
             b"" | b"." => {}
             b".." if level == 0 => return Err(wrong(entry, "is a link that leads out of the folder")),
+            // The name may be a link's, and then its text does not tell where `..` leads.
+            b".." if has_name => return Err(wrong(entry, "is a link with `..` behind a name")),
             b".." => level -= 1,
-            _ => level += 1,
+            _ => has_name = true,
         }
     }
     Ok(target)
@@ -137,6 +141,29 @@ fn make_parents(into: &Path, path: &Path) -> io::Result<()> {
             .create(into.join(above)),
         None => Ok(()),
     }
+}
+
+/// Makes the folders above a link, one by one. None may be a link that was made before it: such a path would lie
+/// elsewhere in the tree, where its target leads out.
+fn make_real_parents(into: &Path, path: &Path) -> Result<(), TreeError> {
+    let mut above = into.to_owned();
+    for part in path.parent().unwrap_or(Path::new("")).components() {
+        above.push(part);
+        match above.symlink_metadata() {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => {
+                return Err(TreeError::Entry {
+                    path: path.to_owned(),
+                    reason: "lies below a link or a file",
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                DirBuilder::new().mode(USUAL_FOLDER).create(&above)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 fn write_file<R: Read>(into: &Path, path: &Path, entry: &mut Entry<'_, R>) -> Result<u64, TreeError> {
@@ -237,6 +264,16 @@ mod tests {
             vec![
                 ("a", EntryType::Symlink, 0o777, "b"),
                 ("a/x", EntryType::Regular, 0o644, "y"),
+            ],
+            // The middle link lies in the root of the tree if the first one is followed.
+            vec![
+                ("p/q/r", EntryType::Symlink, 0o777, "../.."),
+                ("p/q/r/x", EntryType::Symlink, 0o777, ".."),
+                ("p/q/r/x/out", EntryType::Symlink, 0o777, "anything"),
+            ],
+            vec![
+                ("d/e", EntryType::Symlink, 0o777, ".."),
+                ("x", EntryType::Symlink, 0o777, "d/e/../../y"),
             ],
             vec![
                 (long.as_str(), EntryType::Symlink, 0o777, "x"),

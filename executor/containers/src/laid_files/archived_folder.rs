@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{Mode, UtimensatFlags, utimensat};
@@ -23,21 +24,73 @@ use crate::image_user::OwnerIds;
 const BLOCK: u64 = 4_096;
 /// Bytes that are written to a file at once.
 const PIECE: usize = 256 * 1024;
+/// Files, folders and links of one archive.
+const MAX_ENTRIES: u64 = 1_000_000;
+/// Folders of one archive, whose traits are kept in memory until all of them are filled.
+const MAX_FOLDERS: u64 = 100_000;
+/// Bytes of the paths of these folders together.
+const MAX_FOLDER_PATHS: u64 = 64 << 20;
+
+/// The room that is left for an archive.
+#[derive(Clone, Copy)]
+struct ArchiveRoom {
+    bytes: u64,
+    entries: u64,
+    folders: u64,
+    folder_paths: u64,
+}
+
+impl ArchiveRoom {
+    /// Takes the room of an entry; `folder` is its path if it is a folder.
+    fn take(&mut self, bytes: u64, folder: Option<&Path>) -> io::Result<()> {
+        let take = |left: &mut u64, taken: u64| {
+            *left = left.checked_sub(taken).ok_or(io::ErrorKind::StorageFull)?;
+            Ok::<(), io::Error>(())
+        };
+        take(&mut self.bytes, bytes)?;
+        take(&mut self.entries, 1)?;
+        if let Some(path) = folder {
+            take(&mut self.folders, 1)?;
+            take(&mut self.folder_paths, path.as_os_str().len() as u64)?;
+        }
+        Ok(())
+    }
+}
 
 /// A folder's traits, which are set once it is filled.
 struct FolderTraits {
-    path: PathBuf,
+    path: Arc<Path>,
     mode: u32,
     owner: OwnerIds,
     modified: i64,
 }
 
 /// Unpacks an archive of one folder, which becomes `target`. Returns the bytes that its files take. Blocks.
+///
+/// # Errors
+/// `StorageFull` if the files take more than `bound` bytes, are more than 1,000,000 with their folders and links, or lie
+/// in more than 100,000 folders or in folders whose paths take more than 64 MiB; and the errors of the archive and the
+/// disk.
 pub(super) fn unpack(archive: impl Read, target: &Path, rules: OwnerRules, bound: u64) -> io::Result<u64> {
+    let room = ArchiveRoom {
+        bytes: bound,
+        entries: MAX_ENTRIES,
+        folders: MAX_FOLDERS,
+        folder_paths: MAX_FOLDER_PATHS,
+    };
+    unpack_within(archive, target, rules, room)
+}
+
+fn unpack_within(
+    archive: impl Read,
+    target: &Path,
+    rules: OwnerRules,
+    mut room: ArchiveRoom,
+) -> io::Result<u64> {
+    let bound = room.bytes;
     let mut archive = tar::Archive::new(archive);
-    let mut made = HashSet::new();
+    let mut made: HashSet<Arc<Path>> = HashSet::new();
     let mut folders = Vec::new();
-    let mut taken = 0_u64;
     for entry in archive.entries()? {
         let mut entry = entry?;
         let path = inside(&entry.path()?, target)?;
@@ -45,17 +98,16 @@ pub(super) fn unpack(archive: impl Read, target: &Path, rules: OwnerRules, bound
         if !is_top && !path.parent().is_some_and(|above| made.contains(above)) {
             return Err(invalid("a name outside the folders of the archive"));
         }
-        taken = taken.saturating_add(entry.size().next_multiple_of(BLOCK).max(BLOCK));
-        if taken > bound {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
         let kind = entry.header().entry_type();
+        let blocks = entry.size().checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
+        room.take(blocks.max(BLOCK), kind.is_dir().then_some(path.as_path()))?;
         let mode = entry.header().mode()? & 0o7777;
         let owner = owner_of(entry.header()).ok_or_else(|| invalid("an owner that is no number"))?;
         let modified = i64::try_from(entry.header().mtime()?).unwrap_or_default();
         if kind.is_dir() {
             fs::create_dir(&path)?;
-            made.insert(path.clone());
+            let path: Arc<Path> = path.into();
+            made.insert(Arc::clone(&path));
             folders.push(FolderTraits {
                 path,
                 mode,
@@ -101,7 +153,7 @@ pub(super) fn unpack(archive: impl Read, target: &Path, rules: OwnerRules, bound
         rules.own(&folder.path, folder.owner, folder.mode, true)?;
         set_time(&folder.path, folder.modified)?;
     }
-    Ok(taken)
+    Ok(bound.saturating_sub(room.bytes))
 }
 
 /// The place of an entry: its name without the first component, which is the archived folder itself.
@@ -293,6 +345,32 @@ mod tests {
             fs::metadata(folder.path().join("laid")).unwrap().uid(),
             geteuid().as_raw()
         );
+    }
+
+    #[test]
+    fn an_archive_with_too_many_entries_or_folders_has_no_room() {
+        let enough = ArchiveRoom {
+            bytes: 8 * BLOCK,
+            entries: 8,
+            folders: 2,
+            folder_paths: 2 * 4_096,
+        };
+        let unpacked = |room: ArchiveRoom| {
+            let folder = tempfile::tempdir().unwrap();
+            let bytes = tree().0.into_inner().unwrap();
+            unpack_within(bytes.as_slice(), &folder.path().join("laid"), OWNED, room)
+        };
+        assert_eq!(unpacked(enough).unwrap(), 8 * BLOCK);
+        for scarce in [
+            ArchiveRoom { entries: 7, ..enough },
+            ArchiveRoom { folders: 1, ..enough },
+            ArchiveRoom {
+                folder_paths: 9,
+                ..enough
+            },
+        ] {
+            assert_eq!(unpacked(scarce).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        }
     }
 
     #[test]
