@@ -400,7 +400,7 @@ impl CheckpointService {
         Ok(stream::try_unfold(offset, read_on))
     }
 
-    /// Drops the blocks of jobs that are gone or ended long ago, and the blocks of other jobs that no kept checkpoint
+    /// Drops the blocks of jobs that are gone or ended long ago, and the blocks of open jobs that no kept checkpoint
     /// names. Returns the number of dropped blocks. A job whose objects cannot be read or deleted is passed over.
     ///
     /// # Errors
@@ -427,10 +427,13 @@ impl CheckpointService {
 
     async fn sweep_job(&self, job: &str, ended_at: Option<i64>) -> Result<u64, BlockStoreError> {
         let now = self.clock.now();
-        let is_over = match ended_at {
-            None => true,
-            Some(0) => false,
-            Some(ended_at) => Timestamp::from_micros(ended_at).plus(self.settings.retention()) <= now,
+        let (has_ended, is_over) = match ended_at {
+            None => (true, true),
+            Some(0) => (false, false),
+            Some(ended_at) => {
+                let until = Timestamp::from_micros(ended_at).plus(self.settings.retention());
+                (true, until <= now)
+            }
         };
         if is_over {
             // A request that is under way may still write what it announced.
@@ -438,6 +441,10 @@ impl CheckpointService {
             let dropped = self.drop_blocks(job, old, now.minus(GRACE)).await?;
             self.catalogue.forget_checkpoints(job).await?;
             return Ok(dropped);
+        }
+        if has_ended {
+            // No checkpoint names the output, and the last list may come long after it was sent.
+            return Ok(0);
         }
         let Ok(id) = job.parse::<JobId>() else {
             return Ok(0);

@@ -46,6 +46,11 @@ pub(crate) fn id(text: &str) -> JobId {
 
 impl Bench {
     pub(crate) async fn all() -> Vec<Self> {
+        Self::keeping(1).await
+    }
+
+    /// Benches that keep the blocks of ended jobs for this many hours.
+    async fn keeping(keep_hours: u64) -> Vec<Self> {
         let mut benches = Vec::new();
         for store in stores(&MIGRATIONS).await.unwrap() {
             let folder = tempfile::tempdir().unwrap();
@@ -54,7 +59,7 @@ impl Bench {
             let storage = ObjectStorage::open(&url);
             let settings = Settings {
                 quota_mib: 1,
-                keep_hours: 1,
+                keep_hours,
                 ..Settings::default()
             };
             let shared: SharedClock = Arc::<TestClock>::clone(&clock);
@@ -317,6 +322,28 @@ async fn unreferenced_checkpoint_blocks_go_and_those_of_a_lost_list_stay() {
             .await
             .unwrap();
         assert_eq!(lists, 0);
+    }
+}
+
+#[tokio::test]
+async fn output_of_an_ended_job_is_kept_as_long_as_the_job_however_late_its_last_list_comes() {
+    for bench in Bench::keeping(48).await {
+        let url = bench.service.grant_output(id(JOB), BASE).blocks;
+        assert_eq!(bench.put(&url, b"printed").await, StatusCode::CREATED);
+        let ended = muster_process::Clock::now(bench.clock.as_ref()).micros();
+        bench
+            .run(&format!(
+                "UPDATE jobs SET ended_at = {ended} WHERE uuid = '{JOB}'"
+            ))
+            .await;
+        bench.pass(3);
+        let service = &bench.service;
+        service.record_kept(validator(), id(JOB), &[], 1).await.unwrap();
+        assert_eq!(service.sweep().await.unwrap(), 0);
+        bench.pass(44);
+        assert_eq!(service.sweep().await.unwrap(), 0);
+        bench.pass(2);
+        assert_eq!(service.sweep().await.unwrap(), 1);
     }
 }
 
