@@ -290,6 +290,7 @@ fn reject_checkpoints(error: BlockStoreError) -> ApiRejection {
         | BlockStoreError::AttemptEnded
         | BlockStoreError::NotFound
         | BlockStoreError::OtherContent(_)
+        | BlockStoreError::FalseLength(_)
         | BlockStoreError::TooSlow
         | BlockStoreError::TooLong
         | BlockStoreError::Broken(_)

@@ -82,6 +82,11 @@ pub enum BlockStoreError {
     /// The account's URLs are used too often.
     #[error("too many requests; try again in {0} s")]
     Throttled(u64),
+    /// The stated length of a stream does not fit its list of blocks, or the room of its account.
+    #[error(
+        "the executor states an output of {0} bytes, which its list of blocks or the account's room does not allow"
+    )]
+    FalseLength(u64),
     /// The checkpoint that a job wants to begin from is not kept.
     #[error("job {0} keeps no checkpoint {1}; `muster job checkpoints {0}` lists those that it keeps")]
     NoCheckpoint(JobId, u32),
@@ -257,13 +262,18 @@ impl CheckpointService {
             .await?
             .ok_or(BlockStoreError::NotFound)?;
         self.check_holder(&held).await?;
-        let counted = self.requests.lock().take(owner.account.clone(), now);
-        counted.map_err(|wait| BlockStoreError::Throttled(wait.as_secs().saturating_add(1)))?;
+        self.count_request(&owner.account)?;
         Ok(PermittedRequest {
             job,
             account: owner.account,
             held,
         })
+    }
+
+    /// Counts a request for its account, which may have so many a minute.
+    fn count_request(&self, account: &str) -> Result<(), BlockStoreError> {
+        let counted = self.requests.lock().take(account.to_owned(), self.clock.now());
+        counted.map_err(|wait| BlockStoreError::Throttled(wait.as_secs().saturating_add(1)))
     }
 
     /// Checks that the job and the attempt that hold a URL have not ended. A later attempt ends those before it: the
@@ -363,10 +373,12 @@ impl CheckpointService {
     }
 
     /// Opens a stream that a program of a job printed, at `offset`. The pieces are its blocks, of which one at a time
-    /// is in memory.
+    /// is in memory. The request counts for the job's account. One block may stand in the list many times, so the
+    /// account's room bounds the length, not only what is stored.
     ///
     /// # Errors
-    /// The list of its blocks is not there, or the store fails.
+    /// The list of its blocks is not there, the stated length does not fit it, the account has too many requests, or the
+    /// store fails.
     pub async fn open_stream(
         &self,
         job: JobId,
@@ -374,7 +386,18 @@ impl CheckpointService {
         offset: u64,
     ) -> Result<impl Stream<Item = Result<Bytes, BlockStoreError>> + Send + use<>, BlockStoreError> {
         const { assert!(StoredStream::BLOCK_BYTES == BLOCK_BYTES) };
+        let owner = self.catalogue.owner(job).await?;
+        let owner = owner.ok_or(BlockStoreError::NotFound)?;
+        self.count_request(&owner.account)?;
+        if printed.bytes > self.settings.bounds().account {
+            return Err(BlockStoreError::FalseLength(printed.bytes));
+        }
         let list = self.get(job, printed.blocks).await?;
+        let (digests, rest) = list.as_chunks::<32>();
+        let needed = usize::try_from(printed.bytes.div_ceil(BLOCK_BYTES));
+        if needed != Ok(digests.len()) || !rest.is_empty() {
+            return Err(BlockStoreError::FalseLength(printed.bytes));
+        }
         let service = self.clone();
         let read_on = move |at: u64| {
             let (service, list) = (service.clone(), list.clone());
