@@ -377,8 +377,8 @@ impl CheckpointService {
     /// account's room bounds the length, not only what is stored.
     ///
     /// # Errors
-    /// The list of its blocks is not there, the stated length does not fit it, the account has too many requests, or the
-    /// store fails.
+    /// The list of its blocks is not there, the stated length does not fit it, the account has too many requests, or
+    /// the store fails.
     pub async fn open_stream(
         &self,
         job: JobId,
