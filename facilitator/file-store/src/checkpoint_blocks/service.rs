@@ -188,10 +188,16 @@ impl CheckpointService {
     }
 
     /// The grant that goes with a job to its validator, for the streams that the job's programs print. `base` is as for
-    /// [`Self::grant`].
-    pub fn grant_output(&self, job: JobId, base: &str) -> OutputGrant {
+    /// [`Self::grant`]. The output of a job that `keeps_checkpoints` shares their room, because one attempt writes
+    /// both.
+    pub fn grant_output(&self, job: JobId, keeps_checkpoints: bool, base: &str) -> OutputGrant {
+        let access = if keeps_checkpoints {
+            BlockAccess::Write
+        } else {
+            BlockAccess::Output
+        };
         OutputGrant {
-            blocks: self.url(BlockAccess::Write, job, JOB_GRANT, base),
+            blocks: self.url(access, job, JOB_GRANT, base),
         }
     }
 
@@ -253,7 +259,7 @@ impl CheckpointService {
     ) -> Result<PermittedRequest, BlockStoreError> {
         let now = self.clock.now();
         let held = BlockGrant::read(&self.key, job, query, now).ok_or(BlockStoreError::NotPermitted)?;
-        if writes && held.grant.access != BlockAccess::Write {
+        if writes && !held.grant.access.writes() {
             return Err(BlockStoreError::NotPermitted);
         }
         let owner = self
@@ -329,7 +335,10 @@ impl CheckpointService {
             account: bounds.account,
             all: bounds.all,
         };
-        let most = self.settings.attempt_bound();
+        let most = match request.held.grant.access {
+            BlockAccess::Output => self.settings.output_bound(),
+            BlockAccess::Write | BlockAccess::Read | BlockAccess::ReadFor(_) => self.settings.attempt_bound(),
+        };
         let new = NewBlock {
             job,
             block,

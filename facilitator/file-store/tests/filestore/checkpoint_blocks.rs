@@ -338,7 +338,7 @@ async fn unreferenced_checkpoint_blocks_go_and_those_of_a_lost_list_stay() {
 #[tokio::test]
 async fn output_of_an_ended_job_is_kept_as_long_as_the_job_however_late_its_last_list_comes() {
     for bench in Bench::keeping(48).await {
-        let url = bench.service.grant_output(id(JOB), BASE).blocks;
+        let url = bench.service.grant_output(id(JOB), false, BASE).blocks;
         assert_eq!(bench.put(&url, b"printed").await, StatusCode::CREATED);
         let ended = muster_process::Clock::now(bench.clock.as_ref()).micros();
         bench
@@ -360,7 +360,7 @@ async fn output_of_an_ended_job_is_kept_as_long_as_the_job_however_late_its_last
 #[tokio::test]
 async fn printed_stream_whose_length_does_not_fit_its_list_or_the_room_is_not_opened() {
     for bench in Bench::all().await {
-        let url = bench.service.grant_output(id(JOB), BASE).blocks;
+        let url = bench.service.grant_output(id(JOB), false, BASE).blocks;
         let block = Digest::of(b"abc");
         assert_eq!(bench.put(&url, b"abc").await, StatusCode::CREATED);
         let once = block.as_bytes().to_vec();
