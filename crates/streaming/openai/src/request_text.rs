@@ -180,7 +180,11 @@ mod tests {
         assert_eq!(picture.others.len(), 1);
         assert!(picture.others[0].contains(&long), "{:?}", picture.others);
         let cached = said(&json!({"type": "text", "text": long, "cache_control": {"type": "ephemeral"}}));
-        assert_eq!(cached.texts, [long.clone()], "a field beside a text does not hide it");
+        assert_eq!(
+            cached.texts,
+            [long.clone()],
+            "a field beside a text does not hide it"
+        );
         assert_eq!(cached.others, [r#"{"cache_control":{"type":"ephemeral"}}"#]);
         assert_eq!(said(&json!(long)).texts, [long]);
     }
