@@ -11,6 +11,10 @@ use crate::object_storage::StoreAddress;
 
 const MIB: u64 = 1024 * 1024;
 
+/// Room for both streams of a program, each as long as executors keep it by default (1,024 MiB), and a block of 8 MiB
+/// for the lists of their blocks.
+const OUTPUT_ROOM: u64 = (2 * 1_024 + 8) * MIB;
+
 /// The table `[files]` of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -101,6 +105,16 @@ impl Settings {
         percent.saturating_mul(self.attempt_percent)
     }
 
+    /// The bytes that the blocks of what an attempt prints may take, if its job leaves no checkpoints.
+    pub const fn output_bound(&self) -> u64 {
+        let attempt = self.attempt_bound();
+        if attempt < OUTPUT_ROOM {
+            attempt
+        } else {
+            OUTPUT_ROOM
+        }
+    }
+
     /// The time for which a file is kept.
     pub const fn retention(&self) -> Duration {
         Duration::from_secs(self.keep_hours.saturating_mul(3_600))
@@ -133,6 +147,18 @@ mod tests {
     fn an_image_of_ten_gibibytes_passes_by_default() {
         let settings = Settings::default();
         assert!(settings.max_file() >= 10 << 30 && settings.max_file() <= settings.bounds().account);
+    }
+
+    #[test]
+    fn output_has_less_room_than_checkpoints_and_never_more() {
+        let settings = Settings::default();
+        assert_eq!(settings.output_bound(), 2_056 * MIB);
+        assert!(settings.output_bound() < settings.attempt_bound());
+        let small = Settings {
+            quota_mib: 100,
+            ..settings
+        };
+        assert_eq!(small.output_bound(), 50 * MIB);
     }
 
     #[test]

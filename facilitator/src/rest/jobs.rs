@@ -245,7 +245,10 @@ impl JobService {
     fn grant_output(&self, headers: &HeaderMap, id: JobId, job: &mut CreateJob) {
         if job.streaming_details.is_none() {
             let base = base_url(&self.public_url, headers);
-            job.muster.get_or_insert_default().output = Some(self.checkpoints.grant_output(id, &base));
+            let extension = job.muster.get_or_insert_default();
+            let terms = extension.terms.as_ref();
+            let keeps_checkpoints = terms.is_some_and(|terms| terms.checkpoints.is_some());
+            extension.output = Some(self.checkpoints.grant_output(id, keeps_checkpoints, &base));
         }
     }
 
@@ -290,6 +293,7 @@ fn reject_checkpoints(error: BlockStoreError) -> ApiRejection {
         | BlockStoreError::AttemptEnded
         | BlockStoreError::NotFound
         | BlockStoreError::OtherContent(_)
+        | BlockStoreError::FalseLength(_)
         | BlockStoreError::TooSlow
         | BlockStoreError::TooLong
         | BlockStoreError::Broken(_)

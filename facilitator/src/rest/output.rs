@@ -1,6 +1,7 @@
 //! `/api/v1/jobs/{uuid}/output/{stream}/`: a stream that the program of an ended job printed, as bytes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -130,17 +131,35 @@ fn answer(body: Body, length: u64) -> Response {
     (headers, body).into_response()
 }
 
-/// The answer where the list of a stream's blocks cannot be read.
+/// The answer where a stream cannot be opened.
 fn reject_stream(error: BlockStoreError) -> ApiRejection {
-    if matches!(error, BlockStoreError::NotFound) {
-        return ApiRejection::detail(
+    match error {
+        BlockStoreError::NotFound => ApiRejection::detail(
             StatusCode::NOT_FOUND,
             "The output of this job is not in the file store any more: its time there was over.",
-        );
+        ),
+        BlockStoreError::Throttled(wait_s) => {
+            ApiRejection::throttled(Duration::from_secs(wait_s.saturating_sub(1)))
+        }
+        BlockStoreError::FalseLength(_) => ApiRejection::detail(StatusCode::NOT_FOUND, error.to_string()),
+        BlockStoreError::NotPermitted
+        | BlockStoreError::Ended
+        | BlockStoreError::AttemptEnded
+        | BlockStoreError::OtherContent(_)
+        | BlockStoreError::TooSlow
+        | BlockStoreError::TooLong
+        | BlockStoreError::Broken(_)
+        | BlockStoreError::BeingDropped
+        | BlockStoreError::Full
+        | BlockStoreError::AttemptFull(_)
+        | BlockStoreError::NoCheckpoint(..)
+        | BlockStoreError::Store(_)
+        | BlockStoreError::Storage(_) => {
+            tracing::error!(error = %Causes(&error), "the output of a job cannot be read");
+            ApiRejection::detail(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The facilitator's file store does not answer; try again.",
+            )
+        }
     }
-    tracing::error!(error = %Causes(&error), "the output of a job cannot be read");
-    ApiRejection::detail(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "The facilitator's file store does not answer; try again.",
-    )
 }

@@ -8,6 +8,15 @@ const TABLE: &str = "executor/tests/differential/differences.toml";
 const COMMANDS: &str = "executor/tests/differential/commands.toml";
 const PAGE: &str = "docs/differences-from-docker.md";
 
+/// The exceptions that are rows of no table, because the images of the test have no such folders.
+const OTHER_EXCEPTIONS: &str = "\
+No command of the test shows these exceptions, which [jobs.md](jobs.md#the-container-of-a-job) explains:
+
+* A home folder of more than 1 GiB can be read and not written.
+* Device nodes in the folders that are copied to the job's disk are left out.
+* Volumes of the image at `/etc`, `/usr` and other folders of the system can be read and not written.
+";
+
 #[derive(Deserialize)]
 struct DifferenceTable {
     difference: Vec<Difference>,
@@ -70,7 +79,7 @@ fn page(tree: &Tree) -> Result<String, Finding> {
          A job does what `docker run --network none IMAGE COMMAND` does: the same exit code, the same bytes on each stream,\n\
          the same files. This page has the exceptions. It is made of `{TABLE}`\n\
          by `cargo xtask tidy --fix`; a test runs {} commands by docker and by an executor, and fails for a difference that\n\
-         is not here. There is no network in either of them but the job's own loopback.\n",
+         is not here. There is no network in either of them but the job's own loopback.\n\n{OTHER_EXCEPTIONS}",
         commands.command.len()
     );
     for one in &table.difference {
@@ -129,6 +138,7 @@ mod tests {
             "{page}"
         );
         assert!(page.contains("* **shown by** \"write\"\n"), "{page}");
+        assert!(page.contains("\n\nNo command of the test shows these"), "{page}");
         assert_eq!(
             (path, check(&tree(&page)), fix(&tree(&page))),
             (PAGE, vec![], None)

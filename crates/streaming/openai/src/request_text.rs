@@ -1,6 +1,6 @@
 //! The text of a request, as far as its model reads it.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::request_body::without_mark;
 
@@ -82,27 +82,40 @@ impl RequestText {
         }
     }
 
+    /// Adds a part of a message. Its text is a text whatever stands beside it, and what stands beside it is no text.
     fn part(&mut self, part: &Value) {
-        match part.get("text").and_then(Value::as_str) {
-            Some(text) => self.texts.push(text.to_owned()),
-            None => self.others.push(part.to_string()),
+        let fields = match part {
+            Value::String(text) => return self.texts.push(text.clone()),
+            Value::Object(fields) => fields,
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+                return self.others.push(part.to_string());
+            }
+        };
+        let text = fields.get("text").and_then(Value::as_str);
+        if let Some(text) = text {
+            self.texts.push(text.to_owned());
+        }
+        let others = fields.iter().filter(|(name, value)| match name.as_str() {
+            "text" => text.is_none(),
+            "type" => value.as_str() != Some("text"),
+            _ => true,
+        });
+        let others: Map<String, Value> = others
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        if !others.is_empty() {
+            self.others.push(Value::Object(others).to_string());
         }
     }
 
+    /// Adds a prompt, or several. A number is an id wherever it stands, and so is `true`, which engines read as one.
     fn prompt(&mut self, prompt: &Value) {
         match prompt {
-            Value::Null | Value::Bool(_) | Value::Object(_) => {}
-            Value::Number(_) => self.ids = self.ids.saturating_add(1),
+            Value::Null => {}
+            Value::Bool(_) | Value::Number(_) => self.ids = self.ids.saturating_add(1),
             Value::String(text) => self.texts.push(text.clone()),
-            Value::Array(several) => several.iter().for_each(|one| match one {
-                Value::Array(ids) => {
-                    let count = u64::try_from(ids.len()).unwrap_or(u64::MAX);
-                    self.ids = self.ids.saturating_add(count);
-                }
-                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
-                    self.prompt(one);
-                }
-            }),
+            Value::Array(several) => several.iter().for_each(|one| self.prompt(one)),
+            Value::Object(_) => self.texts.push(prompt.to_string()),
         }
     }
 }
@@ -151,5 +164,28 @@ mod tests {
             RequestText::of(b"\xef\xbb\xbf{}").is_some(),
             "a byte order mark is skipped"
         );
+    }
+
+    #[test]
+    fn no_form_of_a_prompt_or_a_part_hides_its_text() {
+        let long = "x".repeat(900);
+        let mixed = of(&json!({"prompt": [[long, 1], [2, true]]}));
+        assert_eq!((mixed.texts, mixed.ids), (vec![long.clone()], 3));
+        let object = json!({"prompt_string": long});
+        for prompt in [json!({"prompt": object}), json!({"prompt": [object]})] {
+            assert_eq!(of(&prompt).texts, [object.to_string()], "{prompt}");
+        }
+        let said = |part: &Value| of(&json!({"messages": [{"content": [part]}]}));
+        let picture = said(&json!({"type": "image_url", "text": "", "image_url": {"url": long}}));
+        assert_eq!(picture.others.len(), 1);
+        assert!(picture.others[0].contains(&long), "{:?}", picture.others);
+        let cached = said(&json!({"type": "text", "text": long, "cache_control": {"type": "ephemeral"}}));
+        assert_eq!(
+            cached.texts,
+            [long.clone()],
+            "a field beside a text does not hide it"
+        );
+        assert_eq!(cached.others, [r#"{"cache_control":{"type":"ephemeral"}}"#]);
+        assert_eq!(said(&json!(long)).texts, [long]);
     }
 }

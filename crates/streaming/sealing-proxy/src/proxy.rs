@@ -75,7 +75,7 @@ pub struct SealingProxy {
 struct AcceptedRequest {
     body: HeldBody,
     /// The body that asks the engine for the tokens of its stream, if the client's does not.
-    with_usage: Option<Bytes>,
+    with_usage: Option<HeldBody>,
     response: PendingResponse,
     client: ClientFeatures,
 }
@@ -215,7 +215,7 @@ impl SealingProxy {
         let body = request_intake::collect(body, &self.limits, room).await?;
         self.take_nonce(facts.gateway_nonce)?;
         let input = digest_input(self.signer.scheme(), &body.bytes);
-        let with_usage = request_intake::with_usage(head, &body.bytes);
+        let with_usage = request_intake::with_usage(head, &body.bytes, room);
         let client = ClientFeatures {
             http2,
             trailers: http2 || takes_trailers(&head.headers),
@@ -280,7 +280,7 @@ impl SealingProxy {
             mut client,
         } = accepted;
         if let Some(changed) = with_usage {
-            let request = Request::from_parts(head.clone(), Full::new(changed));
+            let request = Request::from_parts(head.clone(), Full::new(changed.bytes.clone()));
             match self.send(upstream, request).await {
                 Ok(answered) if REFUSALS.contains(&answered.status()) => {}
                 Ok(answered) => {

@@ -76,11 +76,17 @@ pub(crate) fn set_seed(headers: &mut HeaderMap, facts: &RequestFacts, input: &Di
 }
 
 /// The body that asks the engine for the tokens of its stream, if this is a completion's whose client did not ask. The
-/// proof covers the client's own bytes.
-pub(crate) fn with_usage(head: &Parts, body: &[u8]) -> Option<Bytes> {
+/// proof covers the client's own bytes. `None` also where `room` has none for a second body: the engine then gets the
+/// client's own.
+pub(crate) fn with_usage(head: &Parts, body: &[u8], room: &Arc<Semaphore>) -> Option<HeldBody> {
     let is_completion = head.method == Method::POST && head.uri.path().ends_with("/completions");
-    let changed = is_completion.then(|| usage_report::with_usage(body)).flatten();
-    changed.map(Bytes::from)
+    let changed = is_completion.then(|| usage_report::with_usage(body)).flatten()?;
+    let length = u32::try_from(changed.len()).ok()?;
+    let taken = Arc::clone(room).try_acquire_many_owned(length).ok()?;
+    Some(HeldBody {
+        bytes: Bytes::from(changed),
+        _room: Some(taken),
+    })
 }
 
 /// The whole body of a request, and its share of the room for bodies until this is dropped.
@@ -231,5 +237,23 @@ mod tests {
         collect(body("90"), &limits, &room).await.unwrap();
         drop(second);
         assert_eq!(room.available_permits(), 9);
+    }
+
+    #[test]
+    fn body_that_asks_for_usage_takes_room_of_its_own_until_it_is_sent() {
+        let request = Request::post("/v1/chat/completions").body(()).unwrap();
+        let head = request.into_parts().0;
+        let room = Arc::new(Semaphore::new(100));
+        let own = br#"{"stream":true,"messages":[]}"#;
+        let changed = with_usage(&head, own, &room).unwrap();
+        assert!(changed.bytes.len() > own.len());
+        assert_eq!(room.available_permits(), 100 - changed.bytes.len());
+        assert!(
+            with_usage(&head, own, &room).is_none(),
+            "{} bytes have no room",
+            changed.bytes.len()
+        );
+        drop(changed);
+        assert_eq!(room.available_permits(), 100);
     }
 }

@@ -1,10 +1,10 @@
 //! Signed URLs of a job's blocks. Pure.
 //!
 //! The signature covers bytes of a fixed layout: [`DOMAIN`] (20 bytes), the access (1 byte: 4 read and write, 5 read, 6
-//! read for another job), the job (16 bytes), the expiry (8 bytes, big endian, Unix seconds), and for access 6 the job
-//! that reads (16 bytes).
+//! read for another job, 7 read and write what programs print), the job (16 bytes), the expiry (8 bytes, big endian,
+//! Unix seconds), and for access 6 the job that reads (16 bytes).
 //!
-//! A URL of access 4 or 6 may be narrowed to one attempt of the job that holds it
+//! A URL of access 4, 6 or 7 may be narrowed to one attempt of the job that holds it
 //! ([`attempt_url`](muster_checkpoints::attempt_url())).
 
 use muster_checkpoints::is_attempt_signature;
@@ -26,6 +26,9 @@ pub enum BlockAccess {
     Read,
     /// Reading while this other job is open, which begins from a checkpoint of the job.
     ReadFor(JobId),
+    /// As [`Self::Write`], with the smaller room of what programs print; for the executors of a job without
+    /// checkpoints.
+    Output,
 }
 
 /// The permission that a URL carries.
@@ -65,6 +68,16 @@ pub struct HeldGrant {
     pub attempt: Option<u32>,
 }
 
+impl BlockAccess {
+    /// Whether it permits writing.
+    pub const fn writes(self) -> bool {
+        match self {
+            Self::Write | Self::Output => true,
+            Self::Read | Self::ReadFor(_) => false,
+        }
+    }
+}
+
 impl BlockGrant {
     /// The bytes that are signed.
     pub fn canonical_bytes(&self) -> Vec<u8> {
@@ -73,6 +86,7 @@ impl BlockGrant {
             BlockAccess::Write => 4,
             BlockAccess::Read => 5,
             BlockAccess::ReadFor(_) => 6,
+            BlockAccess::Output => 7,
         });
         bytes.extend_from_slice(self.job.as_uuid().as_bytes());
         bytes.extend_from_slice(&self.until.secs().to_be_bytes());
@@ -86,7 +100,7 @@ impl BlockGrant {
     pub fn url(&self, key: &UrlKey, base: &str) -> String {
         let (signature, until) = (key.sign_bytes(&self.canonical_bytes()), self.until.secs());
         let reader = match self.access {
-            BlockAccess::Write | BlockAccess::Read => String::new(),
+            BlockAccess::Write | BlockAccess::Read | BlockAccess::Output => String::new(),
             BlockAccess::ReadFor(reader) => format!("&Reader={reader}"),
         };
         format!(
@@ -98,7 +112,7 @@ impl BlockGrant {
     /// The job whose end ends the permission; `None` for one that only expires.
     pub const fn holder(&self) -> Option<JobId> {
         match self.access {
-            BlockAccess::Write => Some(self.job),
+            BlockAccess::Write | BlockAccess::Output => Some(self.job),
             BlockAccess::Read => None,
             BlockAccess::ReadFor(reader) => Some(reader),
         }
@@ -112,7 +126,7 @@ impl BlockGrant {
             Some(text) => Some(u32::try_from(read_number(text, 10)?).ok()?),
         };
         let accesses = match &query.reader {
-            None => vec![BlockAccess::Write, BlockAccess::Read],
+            None => vec![BlockAccess::Write, BlockAccess::Read, BlockAccess::Output],
             Some(reader) => vec![BlockAccess::ReadFor(reader.parse().ok()?)],
         };
         let mut grants = accesses.into_iter().map(|access| Self { access, job, until });
@@ -195,10 +209,15 @@ mod tests {
             "6d757374657220626c6f636b2075726c207631000611111111222243338444555555555555000000006970cc40\
              11111111222243338444555555555556"
         );
+        assert_eq!(
+            hex::encode(grant(BlockAccess::Output).canonical_bytes()),
+            "6d757374657220626c6f636b2075726c207631000711111111222243338444555555555555000000006970cc40"
+        );
         for access in [
             BlockAccess::Write,
             BlockAccess::Read,
             BlockAccess::ReadFor(job(6)),
+            BlockAccess::Output,
         ] {
             let query = query(&grant(access).url(&key(), "http://f"));
             let held = HeldGrant {
@@ -224,7 +243,11 @@ mod tests {
 
     #[test]
     fn a_url_of_an_attempt_is_good_for_that_attempt() {
-        for access in [BlockAccess::Write, BlockAccess::ReadFor(job(6))] {
+        for access in [
+            BlockAccess::Write,
+            BlockAccess::ReadFor(job(6)),
+            BlockAccess::Output,
+        ] {
             let whole = grant(access).url(&key(), "http://f");
             let narrowed = query(&attempt_url(&whole, 3).unwrap());
             let held = HeldGrant {

@@ -151,7 +151,7 @@ impl BlockStoreError {
             Self::NotPermitted => StatusCode::FORBIDDEN,
             Self::Ended | Self::AttemptEnded => StatusCode::GONE,
             Self::NotFound => StatusCode::NOT_FOUND,
-            Self::OtherContent(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::OtherContent(_) | Self::FalseLength(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Full | Self::AttemptFull(_) | Self::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
@@ -173,6 +173,7 @@ impl IntoResponse for BlockStoreError {
             | Self::AttemptEnded
             | Self::NotFound
             | Self::OtherContent(_)
+            | Self::FalseLength(_)
             | Self::Full
             | Self::AttemptFull(_)
             | Self::TooSlow

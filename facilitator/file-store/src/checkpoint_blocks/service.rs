@@ -82,6 +82,11 @@ pub enum BlockStoreError {
     /// The account's URLs are used too often.
     #[error("too many requests; try again in {0} s")]
     Throttled(u64),
+    /// The stated length of a stream does not fit its list of blocks, or the room of its account.
+    #[error(
+        "the executor states an output of {0} bytes, which its list of blocks or the account's room does not allow"
+    )]
+    FalseLength(u64),
     /// The checkpoint that a job wants to begin from is not kept.
     #[error("job {0} keeps no checkpoint {1}; `muster job checkpoints {0}` lists those that it keeps")]
     NoCheckpoint(JobId, u32),
@@ -183,10 +188,16 @@ impl CheckpointService {
     }
 
     /// The grant that goes with a job to its validator, for the streams that the job's programs print. `base` is as for
-    /// [`Self::grant`].
-    pub fn grant_output(&self, job: JobId, base: &str) -> OutputGrant {
+    /// [`Self::grant`]. The output of a job that `keeps_checkpoints` shares their room, because one attempt writes
+    /// both.
+    pub fn grant_output(&self, job: JobId, keeps_checkpoints: bool, base: &str) -> OutputGrant {
+        let access = if keeps_checkpoints {
+            BlockAccess::Write
+        } else {
+            BlockAccess::Output
+        };
         OutputGrant {
-            blocks: self.url(BlockAccess::Write, job, JOB_GRANT, base),
+            blocks: self.url(access, job, JOB_GRANT, base),
         }
     }
 
@@ -248,7 +259,7 @@ impl CheckpointService {
     ) -> Result<PermittedRequest, BlockStoreError> {
         let now = self.clock.now();
         let held = BlockGrant::read(&self.key, job, query, now).ok_or(BlockStoreError::NotPermitted)?;
-        if writes && held.grant.access != BlockAccess::Write {
+        if writes && !held.grant.access.writes() {
             return Err(BlockStoreError::NotPermitted);
         }
         let owner = self
@@ -257,13 +268,18 @@ impl CheckpointService {
             .await?
             .ok_or(BlockStoreError::NotFound)?;
         self.check_holder(&held).await?;
-        let counted = self.requests.lock().take(owner.account.clone(), now);
-        counted.map_err(|wait| BlockStoreError::Throttled(wait.as_secs().saturating_add(1)))?;
+        self.count_request(&owner.account)?;
         Ok(PermittedRequest {
             job,
             account: owner.account,
             held,
         })
+    }
+
+    /// Counts a request for its account, which may have so many a minute.
+    fn count_request(&self, account: &str) -> Result<(), BlockStoreError> {
+        let counted = self.requests.lock().take(account.to_owned(), self.clock.now());
+        counted.map_err(|wait| BlockStoreError::Throttled(wait.as_secs().saturating_add(1)))
     }
 
     /// Checks that the job and the attempt that hold a URL have not ended. A later attempt ends those before it: the
@@ -319,7 +335,10 @@ impl CheckpointService {
             account: bounds.account,
             all: bounds.all,
         };
-        let most = self.settings.attempt_bound();
+        let most = match request.held.grant.access {
+            BlockAccess::Output => self.settings.output_bound(),
+            BlockAccess::Write | BlockAccess::Read | BlockAccess::ReadFor(_) => self.settings.attempt_bound(),
+        };
         let new = NewBlock {
             job,
             block,
@@ -363,10 +382,12 @@ impl CheckpointService {
     }
 
     /// Opens a stream that a program of a job printed, at `offset`. The pieces are its blocks, of which one at a time
-    /// is in memory.
+    /// is in memory. The request counts for the job's account. One block may stand in the list many times, so the
+    /// account's room bounds the length, not only what is stored.
     ///
     /// # Errors
-    /// The list of its blocks is not there, or the store fails.
+    /// The list of its blocks is not there, the stated length does not fit it, the account has too many requests, or
+    /// the store fails.
     pub async fn open_stream(
         &self,
         job: JobId,
@@ -374,7 +395,18 @@ impl CheckpointService {
         offset: u64,
     ) -> Result<impl Stream<Item = Result<Bytes, BlockStoreError>> + Send + use<>, BlockStoreError> {
         const { assert!(StoredStream::BLOCK_BYTES == BLOCK_BYTES) };
+        let owner = self.catalogue.owner(job).await?;
+        let owner = owner.ok_or(BlockStoreError::NotFound)?;
+        self.count_request(&owner.account)?;
+        if printed.bytes > self.settings.bounds().account {
+            return Err(BlockStoreError::FalseLength(printed.bytes));
+        }
         let list = self.get(job, printed.blocks).await?;
+        let (digests, rest) = list.as_chunks::<32>();
+        let needed = usize::try_from(printed.bytes.div_ceil(BLOCK_BYTES));
+        if needed != Ok(digests.len()) || !rest.is_empty() {
+            return Err(BlockStoreError::FalseLength(printed.bytes));
+        }
         let service = self.clone();
         let read_on = move |at: u64| {
             let (service, list) = (service.clone(), list.clone());
@@ -400,7 +432,7 @@ impl CheckpointService {
         Ok(stream::try_unfold(offset, read_on))
     }
 
-    /// Drops the blocks of jobs that are gone or ended long ago, and the blocks of other jobs that no kept checkpoint
+    /// Drops the blocks of jobs that are gone or ended long ago, and the blocks of open jobs that no kept checkpoint
     /// names. Returns the number of dropped blocks. A job whose objects cannot be read or deleted is passed over.
     ///
     /// # Errors
@@ -427,10 +459,13 @@ impl CheckpointService {
 
     async fn sweep_job(&self, job: &str, ended_at: Option<i64>) -> Result<u64, BlockStoreError> {
         let now = self.clock.now();
-        let is_over = match ended_at {
-            None => true,
-            Some(0) => false,
-            Some(ended_at) => Timestamp::from_micros(ended_at).plus(self.settings.retention()) <= now,
+        let (has_ended, is_over) = match ended_at {
+            None => (true, true),
+            Some(0) => (false, false),
+            Some(ended_at) => {
+                let until = Timestamp::from_micros(ended_at).plus(self.settings.retention());
+                (true, until <= now)
+            }
         };
         if is_over {
             // A request that is under way may still write what it announced.
@@ -438,6 +473,10 @@ impl CheckpointService {
             let dropped = self.drop_blocks(job, old, now.minus(GRACE)).await?;
             self.catalogue.forget_checkpoints(job).await?;
             return Ok(dropped);
+        }
+        if has_ended {
+            // No checkpoint names the output, and the last list may come long after it was sent.
+            return Ok(0);
         }
         let Ok(id) = job.parse::<JobId>() else {
             return Ok(0);

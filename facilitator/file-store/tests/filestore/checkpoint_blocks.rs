@@ -12,7 +12,7 @@ use muster_file_store::checkpoint_blocks::{BlockStoreError, CheckpointService, b
 use muster_file_store::{FileCatalogue, FileError, FileService, NewFile, ObjectStorage, Settings, UrlKey};
 use muster_process::SharedClock;
 use muster_process::clock::TestClock;
-use muster_protocol::job::{CheckpointTerms, KeptCheckpoint, ResumeSource};
+use muster_protocol::job::{CheckpointTerms, KeptCheckpoint, ResumeSource, StoredStream};
 use muster_protocol::{Digest, Hotkey, JobId, Timestamp, ValidatorKey};
 use muster_store::testing::{TestStore, migrations_in, stores};
 use sqlx::AssertSqlSafe;
@@ -46,6 +46,11 @@ pub(crate) fn id(text: &str) -> JobId {
 
 impl Bench {
     pub(crate) async fn all() -> Vec<Self> {
+        Self::keeping(1).await
+    }
+
+    /// Benches that keep the blocks of ended jobs for this many hours.
+    async fn keeping(keep_hours: u64) -> Vec<Self> {
         let mut benches = Vec::new();
         for store in stores(&MIGRATIONS).await.unwrap() {
             let folder = tempfile::tempdir().unwrap();
@@ -54,7 +59,7 @@ impl Bench {
             let storage = ObjectStorage::open(&url);
             let settings = Settings {
                 quota_mib: 1,
-                keep_hours: 1,
+                keep_hours,
                 ..Settings::default()
             };
             let shared: SharedClock = Arc::<TestClock>::clone(&clock);
@@ -165,6 +170,16 @@ impl Bench {
         assert_eq!(status, StatusCode::OK);
         let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
         serde_json::from_value(answer.get("blocks").unwrap().clone()).unwrap()
+    }
+
+    /// The reason why a stream of this length is not opened that has this list of blocks.
+    async fn refusal(&self, bytes: u64, list: &[u8]) -> Option<BlockStoreError> {
+        let blocks = Digest::of(list);
+        let opened = self
+            .service
+            .open_stream(id(JOB), StoredStream { bytes, blocks }, 0)
+            .await;
+        opened.err()
     }
 
     pub(crate) fn pass(&self, hours: u64) {
@@ -317,6 +332,52 @@ async fn unreferenced_checkpoint_blocks_go_and_those_of_a_lost_list_stay() {
             .await
             .unwrap();
         assert_eq!(lists, 0);
+    }
+}
+
+#[tokio::test]
+async fn output_of_an_ended_job_is_kept_as_long_as_the_job_however_late_its_last_list_comes() {
+    for bench in Bench::keeping(48).await {
+        let url = bench.service.grant_output(id(JOB), false, BASE).blocks;
+        assert_eq!(bench.put(&url, b"printed").await, StatusCode::CREATED);
+        let ended = muster_process::Clock::now(bench.clock.as_ref()).micros();
+        bench
+            .run(&format!(
+                "UPDATE jobs SET ended_at = {ended} WHERE uuid = '{JOB}'"
+            ))
+            .await;
+        bench.pass(3);
+        let service = &bench.service;
+        service.record_kept(validator(), id(JOB), &[], 1).await.unwrap();
+        assert_eq!(service.sweep().await.unwrap(), 0);
+        bench.pass(44);
+        assert_eq!(service.sweep().await.unwrap(), 0);
+        bench.pass(2);
+        assert_eq!(service.sweep().await.unwrap(), 1);
+    }
+}
+
+#[tokio::test]
+async fn printed_stream_whose_length_does_not_fit_its_list_or_the_room_is_not_opened() {
+    for bench in Bench::all().await {
+        let url = bench.service.grant_output(id(JOB), false, BASE).blocks;
+        let block = Digest::of(b"abc");
+        assert_eq!(bench.put(&url, b"abc").await, StatusCode::CREATED);
+        let once = block.as_bytes().to_vec();
+        let thrice = once.repeat(3);
+        for list in [&once, &thrice] {
+            assert_eq!(bench.put(&url, list).await, StatusCode::CREATED);
+        }
+        assert!(bench.refusal(3, &once).await.is_none());
+        // The account has one MiB: no honest stream is longer, though one block repeated makes a list of any length.
+        let more_than_stored = 2 * StoredStream::BLOCK_BYTES + 1;
+        for (bytes, list) in [(3, &thrice), (0, &once), (more_than_stored, &thrice)] {
+            let refused = bench.refusal(bytes, list).await;
+            assert!(
+                matches!(refused, Some(BlockStoreError::FalseLength(stated)) if stated == bytes),
+                "{refused:?}"
+            );
+        }
     }
 }
 
