@@ -316,6 +316,7 @@ async fn muster_miner_gets_the_list_of_output_files_of_good_and_failed_programs(
         "path": "left.txt",
         "sha256": muster_protocol::Digest::of(b"half an output"),
         "bytes": 14,
+        "mode": 0o644,
     }]);
     for (code, kind) in [("0", "V0JobFinishedRequest"), ("3", "V0JobFailedRequest")] {
         let (lease, miner) = (Lease::new(), FakeMiner::muster().await);
@@ -491,7 +492,6 @@ async fn a_broken_image_is_its_users_fault_and_named_without_a_folder_of_the_mac
         (no_program, "names a program"),
         (unknown_user, "nosuchuser"),
         (with_file("/output"), "/output"),
-        (with_file("/tmp"), "/tmp"),
     ] {
         let archive = muster_executor::ImageArchive::new(&content).unwrap();
         engine.load(archive.bytes).await.unwrap();

@@ -180,7 +180,7 @@ async fn a_job_of_the_form_runs_once_and_can_be_run_again_and_cancelled() {
         ("command", "'open", "quote that does not end"),
         ("minutes", "soon", "number of minutes"),
         ("env", "A", "NAME=VALUE"),
-        ("inputs", "../a=https://h/a", "has no `.`"),
+        ("inputs", "../a=https://h/a", "has a component"),
         ("inputs", "a=ftp://h/a", "URL or from file:ID"),
         ("target", "nobody", "class of executor"),
     ] {
