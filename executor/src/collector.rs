@@ -338,8 +338,8 @@ pub enum CollectError {
 }
 
 /// Writes down what a container prints: the whole life of the process `muster executor collect`. The order is the first
-/// line of standard input. It bounds the life of the container, or a second line does once a warm one has a job; without
-/// either the container has no limit here.
+/// line of standard input. It bounds the life of the container, or a second line does once a warm one has a job;
+/// without either the container has no limit here.
 ///
 /// # Errors
 /// The order cannot be read, another process writes the files, or the engine does not attach.

@@ -380,9 +380,11 @@ fn read_at(path: &std::path::Path, start: u64, length: u64) -> std::io::Result<B
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Arc;
 
     use muster_process::{SharedClock, Tasks, TestClock};
+    use muster_protocol::wire::checkpoints::BlockList;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -392,12 +394,18 @@ mod tests {
     use crate::engine_cache::EngineCache;
     use crate::live_updates::LiveUpdates;
 
+    fn now() -> Timestamp {
+        Timestamp::from_secs(1_000)
+    }
+
     fn context(clock: SharedClock) -> AttemptContext {
         let uuid = "11111111-2222-4333-8444-555555555555";
         let tasks = Tasks::new();
+        let mut config = Config::default();
+        config.transfer.allow = vec!["127.0.0.1".to_owned()];
         AttemptContext {
             process: ProcessContext {
-                config: Arc::new(Config::default()),
+                config: Arc::new(config),
                 cache: EngineCache::default(),
                 warm: None,
                 shutdown: tasks.token(),
@@ -410,29 +418,26 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_result_that_waits_no_longer_states_the_bytes_that_were_read_until_then() {
-        let now = Timestamp::from_secs(1_000);
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(STDOUT_FILE);
-        let length = 2 * StoredStream::BLOCK_BYTES;
+    /// The sender of a standard output of this many full blocks in `folder`.
+    fn sender(folder: &Path, blocks: u64, phase: watch::Receiver<OutputPhase>) -> StreamSender {
+        let length = blocks * StoredStream::BLOCK_BYTES;
+        let path = folder.join(STDOUT_FILE);
         File::create(&path).unwrap().set_len(length).unwrap();
         let capture = OutputCapture::default();
         let place = OutputPlace {
             program: None,
             engine: String::new(),
-            logs: folder.path().to_owned(),
+            logs: folder.to_owned(),
             limit: length,
             longest: None,
         };
         capture.begin(&place, true);
         capture.end_collection(Some(CollectionEnd::default()));
-        let (_handle, phase) = watch::channel(OutputPhase::Awaited(now));
-        let sender = StreamSender {
+        StreamSender {
             stream: LogStream::Stdout,
             path,
             capture,
-            context: context(Arc::new(TestClock::new(now))),
+            context: context(Arc::new(TestClock::new(now()))),
             url: String::new(),
             store: None,
             hasher: Sha256::new(),
@@ -440,14 +445,53 @@ mod tests {
             stored: 0,
             failed: None,
             phase,
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn a_result_that_waits_no_longer_states_the_bytes_that_were_read_until_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_handle, phase) = watch::channel(OutputPhase::Awaited(now()));
         let expected = PrintedStream {
-            bytes: length,
+            bytes: 2 * StoredStream::BLOCK_BYTES,
             sha256: Some(Digest::of(b"")),
             kept: Some(0),
             stored: None,
             shortfall: Some(OutputShortfall::Store),
         };
-        assert_eq!(sender.run().await, expected);
+        assert_eq!(sender(folder.path(), 2, phase).run().await, expected);
+    }
+
+    #[tokio::test]
+    async fn the_end_names_no_block_that_the_store_has_dropped_and_does_not_get_again() {
+        let (first, dropped) = (Digest::of(b"first"), Digest::of(b"dropped"));
+        let lacking = serde_json::to_string(&BlockList {
+            blocks: vec![dropped],
+        })
+        .unwrap();
+        let app = axum::Router::new()
+            .route(
+                "/blocks/j/missing",
+                axum::routing::post(move || std::future::ready(lacking.clone())),
+            )
+            .fallback(|| std::future::ready(""));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let tasks = Tasks::new();
+        drop(tasks.spawn("store", async move { axum::serve(listener, app).await.unwrap() }));
+        let folder = tempfile::tempdir().unwrap();
+        let (_handle, phase) = watch::channel(OutputPhase::Over);
+        // The second block cannot be read any more.
+        let mut sender = sender(folder.path(), 1, phase);
+        sender.url = format!("http://{address}/blocks/j?Expires=1&Signature=2");
+        sender.blocks = vec![first, dropped];
+        sender.stored = 2;
+        let stored = sender.complete(2 * StoredStream::BLOCK_BYTES).await;
+        let expected = StoredStream {
+            bytes: StoredStream::BLOCK_BYTES,
+            blocks: Digest::of(first.as_bytes()),
+        };
+        assert_eq!(stored, Some(expected));
+        assert_eq!(sender.failed, Some(OutputShortfall::Disk));
     }
 }
