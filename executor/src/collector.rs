@@ -41,10 +41,12 @@ const READY: &str = "ready\n";
 const COLLECTOR_LIMIT: Duration = Duration::from_secs(10);
 /// How long a program gets to end by itself when its collector stops it.
 const STOP_GRACE: Duration = Duration::from_secs(3);
-/// The pause between two requests to stop a container, of an engine that fails.
+/// The pause between two requests to stop a container.
 const STOP_AGAIN: Duration = Duration::from_secs(10);
 /// The pause between two looks into the files of a collector that another executor started.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The looks for a container's end after that of its output.
+const END_LOOKS: usize = 10;
 /// The bytes that are read at a time.
 const CHUNK: u64 = 256 * 1024;
 
@@ -59,9 +61,13 @@ pub(crate) struct CollectionOrder {
     pub(crate) logs: PathBuf,
     /// The bytes of each stream that are written at most.
     pub(crate) limit: u64,
+    /// The same as [`LifeOrder`], for a container that is made for its job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) longest_s: Option<u64>,
 }
 
-/// The time that a container's program has, which begins when the order arrives: before the program's start.
+/// The time that the program of a warm container has, once there is a job. It begins when the order arrives: before the
+/// program's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LifeOrder {
     longest_s: u64,
@@ -94,7 +100,7 @@ impl OutputPlace {
         }
     }
 
-    /// Has the collector stop the container once the job's time is over, before its program starts.
+    /// Has the collector of a warm container stop it once the job's time is over, before the job's program starts.
     pub(crate) async fn bound_life(&self, collector: &mut Option<OutputCollector>) {
         let (Some(collector), Some(longest)) = (collector, self.longest) else {
             return;
@@ -106,7 +112,7 @@ impl OutputPlace {
 
     /// Starts the process that will collect the output; `None` where there is none.
     pub(crate) fn start(&self) -> Option<OutputCollector> {
-        let program = self.program.as_ref().filter(|_| self.limit > 0)?;
+        let program = self.program.as_ref()?;
         OutputCollector::start(program)
             .inspect_err(|error| tracing::warn!(%error, "the process that collects output cannot be started"))
             .ok()
@@ -125,12 +131,13 @@ impl OutputPlace {
             container: container.to_owned(),
             logs: self.logs.clone(),
             limit: self.limit,
+            longest_s: self.longest.map(|longest| longest.as_secs()),
         };
         let Err(error) = collector.attach(&order, clock).await else {
             return Some(collector);
         };
         tracing::warn!(%error, "the output is copied by the executor itself");
-        collector.abandon().await;
+        collector.abandon();
         None
     }
 }
@@ -210,9 +217,9 @@ impl OutputCollector {
     }
 
     /// Ends it: its container is never started.
-    pub(crate) async fn abandon(mut self) {
+    pub(crate) fn abandon(mut self) {
         // It may have ended by itself.
-        let _ = self.child.kill().await;
+        let _ = self.child.start_kill();
     }
 
     /// Waits until it has written everything, and not much longer.
@@ -331,7 +338,8 @@ pub enum CollectError {
 }
 
 /// Writes down what a container prints: the whole life of the process `muster executor collect`. The order is the first
-/// line of standard input. The second one bounds the life of the container; without it the container has no limit here.
+/// line of standard input. It bounds the life of the container, or a second line does once a warm one has a job;
+/// without either the container has no limit here.
 ///
 /// # Errors
 /// The order cannot be read, another process writes the files, or the engine does not attach.
@@ -352,22 +360,26 @@ pub async fn collect() -> Result<(), CollectError> {
     io::stdout().write_all(READY.as_bytes())?;
     io::stdout().flush()?;
     let ending = async {
-        // An executor that was killed before its program started has sent no second order.
-        let line = orders.next_line().await.ok().flatten();
-        let Some(life) = line.and_then(|line| serde_json::from_str::<LifeOrder>(&line).ok()) else {
+        let longest_s = match order.longest_s {
+            Some(longest_s) => Some(longest_s),
+            // A warm container waits for its job. Without an executor none comes.
+            None => {
+                let line = orders.next_line().await.ok().flatten();
+                let life = line.and_then(|line| serde_json::from_str::<LifeOrder>(&line).ok());
+                life.map(|life| life.longest_s)
+            }
+        };
+        let Some(longest_s) = longest_s else {
             return std::future::pending().await;
         };
-        tokio::time::sleep(Duration::from_secs(life.longest_s)).await;
-        while engine.stop(&order.container, STOP_GRACE).await.is_err() {
-            tokio::time::sleep(STOP_AGAIN).await;
-        }
+        stop_after(&engine, &order.container, longest_s).await;
     };
     let writing = write_down(output, copies);
     let mut end = match select(pin!(writing), pin!(ending)).await {
         Either::Left((end, _)) => end,
         Either::Right(((), writing)) => writing.await,
     };
-    if engine.inspect_exit(&order.container).await.is_err() {
+    if !has_ended(&engine, &order.container).await {
         // An engine that goes away closes its connections as if the container had ended.
         end.stdout.get_or_insert(OutputShortfall::Collector);
         end.stderr.get_or_insert(OutputShortfall::Collector);
@@ -376,6 +388,31 @@ pub async fn collect() -> Result<(), CollectError> {
     fs::write(&fresh, serde_json::to_vec(&end)?)?;
     fs::rename(fresh, order.logs.join(END_FILE))?;
     Ok(())
+}
+
+/// Stops a container once this time is over, again and again until its output ends: an engine may fail, and an executor
+/// that takes the job over may start the container only then.
+async fn stop_after(engine: &ContainerEngine, container: &str, longest_s: u64) {
+    tokio::time::sleep(Duration::from_secs(longest_s)).await;
+    loop {
+        if let Err(error) = engine.stop(container, STOP_GRACE).await {
+            tracing::warn!(%error, "a container is not stopped at its limit");
+        }
+        tokio::time::sleep(STOP_AGAIN).await;
+    }
+}
+
+/// Whether a container whose output has just ended has ended, too. An engine that was restarted may have kept it.
+async fn has_ended(engine: &ContainerEngine, container: &str) -> bool {
+    // An engine may close the output a moment before it notes the end.
+    for _ in 0..END_LOOKS {
+        match engine.find_running(container).await {
+            Ok(None) => return true,
+            Ok(Some(_)) => tokio::time::sleep(LOOK_EVERY).await,
+            Err(_) => return false,
+        }
+    }
+    false
 }
 
 /// Copies both streams until they end or break.
@@ -387,9 +424,12 @@ async fn write_down(
     while let Some(piece) = output.next().await {
         match piece {
             Ok(LogOutput::StdErr { message }) => stderr.push(&message),
-            Ok(
-                LogOutput::StdOut { message } | LogOutput::StdIn { message } | LogOutput::Console { message },
-            ) => stdout.push(&message),
+            Ok(LogOutput::StdOut { message } | LogOutput::StdIn { message }) => stdout.push(&message),
+            // Bytes without a whole frame: no container of a job has a terminal, so the connection was cut within one.
+            Ok(LogOutput::Console { .. }) => {
+                broken = Some(OutputShortfall::Collector);
+                break;
+            }
             Err(error) => {
                 tracing::warn!(%error, "the output of a container broke off");
                 broken = Some(OutputShortfall::Collector);
@@ -444,6 +484,20 @@ mod tests {
         assert_eq!(fs::read(folder.path().join(STDOUT_FILE)).unwrap(), b"a");
         let lost = Some(OutputShortfall::Collector);
         assert_eq!((end.stdout, end.stderr), (lost, lost));
+        let cut = Ok(LogOutput::Console {
+            message: Bytes::from_static(&[1, 0, 0, 0, 0, 0, 0, 9, b'b']),
+        });
+        let output = stream::iter([out(b"a"), cut]).boxed();
+        let end = write_down(output, copies(folder.path(), 4)).await;
+        assert_eq!(fs::read(folder.path().join(STDOUT_FILE)).unwrap(), b"a");
+        assert_eq!((end.stdout, end.stderr), (lost, lost));
+        let output = stream::iter([out(b"a")]).boxed();
+        let end = write_down(output, copies(folder.path(), 0)).await;
+        assert_eq!(
+            (end.stdout, end.stderr),
+            (Some(OutputShortfall::Bound), None),
+            "a bound of nothing"
+        );
     }
 
     /// The bytes that a follower reads from these offsets, and whether it ended well.

@@ -53,7 +53,7 @@ pub(crate) async fn run(
         .retry(&clock, "create a container", create)
         .await
         .map_err(|error| engine_failed(&error))?;
-    let (output, mut collector) = tokio::join!(engine.attach(&name), place.attach(collector, &name, &clock));
+    let (output, collector) = tokio::join!(engine.attach(&name), place.attach(collector, &name, &clock));
     capture.begin(&place, collector.is_some());
     let output = output.map_err(|error| engine_failed(&error))?;
     if called_off.is_cancelled() {
@@ -63,7 +63,6 @@ pub(crate) async fn run(
             "called off",
         ));
     }
-    place.bound_life(&mut collector).await;
     match start_once(&engine, &name, &clock).await {
         Ok(presence) => {
             let exit = wait_for_end(&engine, &name, presence, output, &capture, &clock).await?;
@@ -72,7 +71,7 @@ pub(crate) async fn run(
         }
         Err(error) => {
             if let Some(collector) = collector {
-                collector.abandon().await;
+                collector.abandon();
                 capture.forget_collection();
             }
             judge_failed_start(&error)
@@ -147,12 +146,13 @@ pub(crate) async fn take_over(
         },
         ContainerStage::Started => since_start,
     };
-    if !capture.is_collected() {
-        let output = rest_of_output(&engine, &name, &before, &capture, &clock).await;
-        return wait_for_end(&engine, &name, presence, output, &capture, &clock).await;
-    }
-    let from = (before.stdout.length, before.stderr.length);
-    let output = collector::follow(place.logs.clone(), from, SharedClock::clone(&clock));
+    // A collector that may keep nothing has nothing to follow.
+    let output = if capture.is_collected() && place.limit > 0 {
+        let from = (before.stdout.length, before.stderr.length);
+        collector::follow(place.logs.clone(), from, SharedClock::clone(&clock))
+    } else {
+        rest_of_output(&engine, &name, &before, &capture, &clock).await
+    };
     let exit = wait_for_end(&engine, &name, presence, output, &capture, &clock).await?;
     capture.end_collection(collector::read_end(&place.logs));
     Ok(exit)
@@ -250,6 +250,7 @@ async fn wait_for_end(
     let (code, meanwhile) = outcome.map_err(lost)?;
     let presence = before.max(meanwhile);
     if presence != EnginePresence::Unbroken {
+        capture.doubt_collection();
         // A stream may end with the engine as if the container had ended.
         let rest = rest_of_output(engine, name, &capture.captured(), capture, clock).await;
         drain_to_end(engine, name, rest, capture, clock).await;

@@ -78,6 +78,8 @@ struct CapturedStream {
 #[derive(Debug)]
 struct CollectedCopy {
     path: PathBuf,
+    /// Whether the engine was away meanwhile, so that bytes may be missing although the stream seems to end well.
+    is_doubtful: bool,
     /// Once it is written: the reason why it lacks bytes of the stream, if it does.
     end: Option<Option<OutputShortfall>>,
 }
@@ -276,7 +278,11 @@ impl OutputCapture {
     fn leave_to_collector(&self, folder: &Path) {
         let of = |name: &str| {
             let path = folder.join(name);
-            Some(CollectedCopy { path, end: None })
+            Some(CollectedCopy {
+                path,
+                is_doubtful: false,
+                end: None,
+            })
         };
         let mut streams = self.lock();
         streams.stdout.collected = of(STDOUT_FILE);
@@ -294,7 +300,19 @@ impl OutputCapture {
         let streams = &mut *streams;
         for (stream, end) in [(&mut streams.stdout, stdout), (&mut streams.stderr, stderr)] {
             if let Some(collected) = &mut stream.collected {
-                collected.end = Some(end);
+                let doubt = collected.is_doubtful.then_some(OutputShortfall::Collector);
+                collected.end = Some(end.or(doubt));
+            }
+        }
+    }
+
+    /// The engine was away while a process collected the output: it may lack bytes that the process knows nothing of.
+    pub(crate) fn doubt_collection(&self) {
+        let mut streams = self.lock();
+        let streams = &mut *streams;
+        for stream in [&mut streams.stdout, &mut streams.stderr] {
+            if let Some(collected) = &mut stream.collected {
+                collected.is_doubtful = true;
             }
         }
     }
@@ -352,13 +370,7 @@ impl OutputCapture {
     /// replaces bytes that are no text. The copy on disk takes nothing of it, and ends here: the lengths of such a copy
     /// do not tell whether bytes are missing.
     pub(crate) fn note_reread(&self) {
-        let mut streams = self.lock();
-        let streams = &mut *streams;
-        for stream in [&mut streams.stdout, &mut streams.stderr] {
-            if let Some(copy) = &mut stream.copy {
-                copy.end.get_or_insert(OutputShortfall::Collector);
-            }
-        }
+        self.lock().end_copies();
     }
 
     /// The copy of a stream on disk as it is now.
@@ -383,8 +395,13 @@ impl OutputCapture {
         let streams = &mut *streams;
         let (name, stream, bytes) = match piece {
             LogOutput::StdErr { message } => (LogStream::Stderr, &mut streams.stderr, message),
-            LogOutput::StdOut { message } | LogOutput::StdIn { message } | LogOutput::Console { message } => {
+            LogOutput::StdOut { message } | LogOutput::StdIn { message } => {
                 (LogStream::Stdout, &mut streams.stdout, message)
+            }
+            // Bytes without a whole frame: no container of a job has a terminal, so the connection was cut within one.
+            LogOutput::Console { .. } => {
+                streams.end_copies();
+                return;
             }
         };
         stream.push(bytes);
@@ -419,6 +436,17 @@ impl OutputCapture {
 
     fn lock(&self) -> MutexGuard<'_, CapturedStreams> {
         self.0.lock()
+    }
+}
+
+impl CapturedStreams {
+    /// Nothing more is written to disk: what comes next may stand behind a gap.
+    fn end_copies(&mut self) {
+        for stream in [&mut self.stdout, &mut self.stderr] {
+            if let Some(copy) = &mut stream.copy {
+                copy.end.get_or_insert(OutputShortfall::Collector);
+            }
+        }
     }
 }
 
@@ -475,10 +503,11 @@ impl CapturedStream {
                     copied,
                     end: None,
                 },
+                // A process whose end nobody has read may have lacked anything.
                 None | Some(Some(_)) => CopiedStream {
                     total: total.max(copied),
                     copied,
-                    end: collected.end.flatten(),
+                    end: collected.end.flatten().or(Some(OutputShortfall::Collector)),
                 },
             };
         }
@@ -612,5 +641,37 @@ mod tests {
         capture.copy_to(Path::new("/nonexistent"), 10);
         capture.push(&out("x"));
         assert_eq!(capture.printed().stdout, "x");
+    }
+
+    #[test]
+    fn a_frame_that_was_cut_off_is_not_written_and_ends_the_copies() {
+        let folder = tempfile::tempdir().unwrap();
+        let capture = OutputCapture::default();
+        capture.copy_to(folder.path(), 10);
+        capture.push(&LogOutput::StdOut { message: "a".into() });
+        capture.push(&LogOutput::Console {
+            message: "\u{1}".into(),
+        });
+        capture.push(&LogOutput::StdOut { message: "b".into() });
+        assert_eq!(fs::read(folder.path().join(STDOUT_FILE)).unwrap(), b"a");
+        assert_eq!(capture.printed().stdout, "ab");
+        let end = Some(OutputShortfall::Collector);
+        let copied = [LogStream::Stdout, LogStream::Stderr].map(|stream| capture.copied(stream).end);
+        assert_eq!(copied, [end, end]);
+    }
+
+    #[test]
+    fn collected_output_is_whole_only_if_its_end_was_read_and_the_engine_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let capture = OutputCapture::default();
+        let end = || capture.copied(LogStream::Stdout).end;
+        capture.leave_to_collector(folder.path());
+        assert_eq!(end(), Some(OutputShortfall::Collector), "nobody has read its end");
+        capture.end_collection(Some(CollectionEnd::default()));
+        assert_eq!(end(), None);
+        capture.leave_to_collector(folder.path());
+        capture.doubt_collection();
+        capture.end_collection(Some(CollectionEnd::default()));
+        assert_eq!(end(), Some(OutputShortfall::Collector), "the engine was away");
     }
 }

@@ -287,22 +287,53 @@ async fn find_content(
 ) -> Result<FolderContent, EngineError> {
     // The head of an archive is read in any case.
     let room = room.max(MIN_READ);
-    let Some(archive) = engine.read_archive(name, path, room).await? else {
-        return Ok(FolderContent::Absent);
+    let archive = match read_files(engine, name, path, room).await? {
+        ImageRead::Found(archive) => archive,
+        ImageRead::Absent => return Ok(FolderContent::Absent),
+        ImageRead::Refused => return Ok(FolderContent::Uncovered),
     };
-    let content = judge(&archive, room);
     if !is_link(&archive) {
-        return Ok(content);
+        return Ok(judge(&archive, room));
     }
-    // A link to a folder is mounted over at the folder.
-    match engine.read_archive(name, &format!("{path}/."), room).await {
-        Ok(Some(archive)) => Ok(judge(&archive, room)),
-        Ok(None) => Ok(FolderContent::Absent),
-        // The engine's answer to a link that leads to a file.
+    // A link to a folder is mounted over at the folder. The engine refuses one that leads to a file.
+    Ok(
+        match read_files(engine, name, &format!("{path}/."), room).await? {
+            ImageRead::Found(archive) => judge(&archive, room),
+            ImageRead::Absent => FolderContent::Absent,
+            ImageRead::Refused => FolderContent::Uncovered,
+        },
+    )
+}
+
+/// The engine's answer to a request for files of an image.
+#[derive(Debug, PartialEq, Eq)]
+enum ImageRead {
+    /// Their archive.
+    Found(Vec<u8>),
+    /// There are none.
+    Absent,
+    /// The engine cannot follow the path, such as one below a file or in a loop of links. The image is judged by the
+    /// start of its container, whose answer names the party at fault.
+    Refused,
+}
+
+async fn read_files(
+    engine: &ContainerEngine,
+    name: &str,
+    path: &str,
+    limit: usize,
+) -> Result<ImageRead, EngineError> {
+    judge_read(engine.read_archive(name, path, limit).await)
+}
+
+fn judge_read(read: Result<Option<Vec<u8>>, EngineError>) -> Result<ImageRead, EngineError> {
+    match read {
+        Ok(Some(archive)) => Ok(ImageRead::Found(archive)),
+        Ok(None) => Ok(ImageRead::Absent),
         Err(EngineError::Failed {
             source: ApiError::DockerResponseServerError { .. },
             ..
-        }) => Ok(FolderContent::Uncovered),
+        }) => Ok(ImageRead::Refused),
         Err(error) => Err(error),
     }
 }
@@ -353,13 +384,14 @@ pub(crate) fn owner_of(header: &tar::Header) -> Option<OwnerIds> {
     })
 }
 
-/// A text file of a container's image; empty if there is none.
+/// A text file of a container's image; empty if there is none that can be read.
 async fn read_text(engine: &ContainerEngine, name: &str, path: &str) -> Result<String, EngineError> {
     let mut path = path.to_owned();
     // Some images have them elsewhere, as a link shows.
     for _ in 0..4 {
-        let Some(archive) = engine.read_archive(name, &path, MAX_TEXT).await? else {
-            return Ok(String::new());
+        let archive = match read_files(engine, name, &path, MAX_TEXT).await? {
+            ImageRead::Found(archive) => archive,
+            ImageRead::Absent | ImageRead::Refused => return Ok(String::new()),
         };
         let mut reader = tar::Archive::new(archive.as_slice());
         let first = reader.entries().ok().and_then(|mut entries| entries.next()?.ok());
@@ -456,6 +488,24 @@ mod tests {
             assert_eq!(judge(&none, MAX_KEPT), FolderContent::Uncovered);
         }
         assert!(is_link(&archive(&[("root", link)])) && !is_link(&archive(&[("root", file)])));
+    }
+
+    #[test]
+    fn a_path_that_the_engine_refuses_is_left_to_the_containers_start_and_a_lost_engine_is_a_failure() {
+        let failed = |source| EngineError::Failed {
+            operation: "read files of a container",
+            source,
+        };
+        for status_code in [400, 403, 500] {
+            let message = "lstat /etc/passwd/x: not a directory".to_owned();
+            let refused = failed(ApiError::DockerResponseServerError { status_code, message });
+            assert_eq!(judge_read(Err(refused)).unwrap(), ImageRead::Refused);
+        }
+        assert_eq!(judge_read(Ok(None)).unwrap(), ImageRead::Absent);
+        let lost = failed(ApiError::IOError {
+            err: std::io::ErrorKind::ConnectionReset.into(),
+        });
+        assert!(judge_read(Err(lost)).is_err());
     }
 
     #[test]

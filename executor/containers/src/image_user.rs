@@ -4,6 +4,7 @@
 //! home that is the variable `HOME` of the image or the user's entry.
 
 use crate::docker_engine::LocalImage;
+use crate::sandbox::is_too_long;
 
 /// A user and a group by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,9 +140,13 @@ fn find_group(name: &str, groups: &str) -> Option<u32> {
     by_name.or_else(|| name.parse().ok())
 }
 
-/// A path without a slash at its end; `None` for the root, a relative path, and one with `.` or `..`.
+/// A path without a slash at its end; `None` for the root, a relative path, one with `.` or `..`, and one that no file
+/// system has.
 fn plain_folder(path: &str) -> Option<String> {
     let path = path.trim_end_matches('/');
+    if is_too_long(path) {
+        return None;
+    }
     let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     path.strip_prefix('/')?
         .split('/')
@@ -194,6 +199,11 @@ mod tests {
         for none in ["HOME=/", "HOME=x", "HOME=/a/../b", "HOME="] {
             assert_eq!(resolve("", &[none], PASSWD).1, None, "{none}");
         }
+        let named = |length| format!("HOME=/srv/{}", "x".repeat(length));
+        assert!(resolve("", &[named(255).as_str()], PASSWD).1.is_some());
+        assert_eq!(resolve("", &[named(256).as_str()], PASSWD).1, None);
+        let deep = format!("HOME={}", "/xy".repeat(1_366));
+        assert_eq!(resolve("", &[deep.as_str()], PASSWD).1, None);
     }
 
     #[test]

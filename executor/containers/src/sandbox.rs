@@ -43,6 +43,10 @@ const SYSTEM: [&str; 9] = [
 const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// The most volumes of an image: each is looked at, and mounted.
 const MAX_VOLUMES: usize = 128;
+/// The longest name of a file on Linux, in bytes.
+const MAX_NAME: usize = 255;
+/// The longest path on Linux, in bytes (`PATH_MAX`, without the zero at its end).
+const MAX_PATH: usize = 4_095;
 
 /// A job that cannot be put into a container: its user's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +69,11 @@ pub enum SandboxError {
     /// The image declares very many volumes.
     #[error("the image declares {0} volumes; {MAX_VOLUMES} are taken")]
     Volumes(usize),
+    /// The image declares a volume whose path no file system has.
+    #[error(
+        "the image declares a volume with too long a path: {0:?}…; a name may have {MAX_NAME} bytes, a path {MAX_PATH}"
+    )]
+    LongVolume(String),
 }
 
 /// The resource limits of one job, in the engine's units; computed by the executor from the job's class.
@@ -327,6 +336,10 @@ pub(crate) fn check_volumes(image: &LocalImage) -> Result<(), SandboxError> {
     {
         return Err(SandboxError::RootVolume);
     }
+    let mut cleaned = image.volumes.iter().filter_map(|path| clean(path));
+    if let Some(long) = cleaned.find(|path| is_too_long(path)) {
+        return Err(SandboxError::LongVolume(long.chars().take(40).collect()));
+    }
     match image.volumes.len() {
         0..=MAX_VOLUMES => Ok(()),
         more => Err(SandboxError::Volumes(more)),
@@ -347,6 +360,11 @@ pub(crate) fn clean(path: &str) -> Option<String> {
         }
     }
     (!parts.is_empty()).then(|| format!("/{}", parts.join("/")))
+}
+
+/// Whether no file system of Linux can have this path.
+pub(crate) fn is_too_long(path: &str) -> bool {
+    path.len() > MAX_PATH || path.split('/').any(|name| name.len() > MAX_NAME)
 }
 
 /// The labels by which a job's container is found again: its attempt and its folder.

@@ -190,6 +190,11 @@ fn an_image_whose_volumes_cannot_be_mounted_is_refused() {
     let many = |count: usize| (0..count).map(|number| format!("/v{number}")).collect();
     assert!(with(many(128)).is_ok());
     assert_eq!(with(many(129)), Err(SandboxError::Volumes(129)));
+    let named = |length| with(vec![format!("/{}", "x".repeat(length))]);
+    assert!(named(255).is_ok());
+    for long in [named(256), with(vec!["/xy".repeat(1_366)])] {
+        assert!(matches!(long, Err(SandboxError::LongVolume(_))), "{long:?}");
+    }
 }
 
 #[test]

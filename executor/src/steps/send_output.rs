@@ -111,6 +111,10 @@ impl StreamSender {
             let is_over = *self.phase.borrow_and_update() != OutputPhase::Printing;
             let copied = self.capture.copied(self.stream).copied;
             if copied.saturating_sub(self.hashed()) >= StoredStream::BLOCK_BYTES {
+                let phase = *self.phase.borrow();
+                if is_too_late(phase, self.context.clock().now()) {
+                    return self.cut_short();
+                }
                 if let Err(reason) = self.take_block(StoredStream::BLOCK_BYTES).await {
                     return self.unreadable(reason);
                 }
@@ -168,6 +172,19 @@ impl StreamSender {
                 Err(OutputShortfall::Disk)
             }
             Err(_) => Err(OutputShortfall::Disk),
+        }
+    }
+
+    /// The result waits no longer, and more than a block of the stream was not read yet: what was read is stated. No
+    /// store has the list of its blocks.
+    fn cut_short(self) -> PrintedStream {
+        let (total, kept) = (self.capture.copied(self.stream).total, self.hashed());
+        PrintedStream {
+            bytes: total,
+            sha256: Some(Digest::from_bytes(self.hasher.finalize().into())),
+            kept: (kept < total).then_some(kept),
+            stored: None,
+            shortfall: Some(self.failed.unwrap_or(OutputShortfall::Store)),
         }
     }
 
@@ -257,10 +274,15 @@ impl StreamSender {
             let size = length.saturating_sub(start).min(StoredStream::BLOCK_BYTES);
             let path = self.path.clone();
             let read = spawn_blocking(move || read_at(&path, start, size)).await;
-            let Ok(Ok(content)) = read else {
-                return Err(OutputShortfall::Disk);
+            let sent = match read {
+                Ok(Ok(content)) => self.put(block, content).await,
+                Ok(Err(_)) | Err(_) => Err(OutputShortfall::Disk),
             };
-            self.put(block, content).await?;
+            if let Err(reason) = sent {
+                // The list names no block that the store lacks.
+                self.stored = number;
+                return Err(reason);
+            }
         }
         Ok(())
     }
@@ -276,7 +298,11 @@ impl StreamSender {
         if let Some(store) = &self.store {
             return Ok(store.clone());
         }
-        let opened = open_blocks(&self.context, &self.url).await.map_err(|reason| {
+        let opened = tokio::select! {
+            opened = open_blocks(&self.context, &self.url) => opened,
+            () = self.too_late() => return Err(OutputShortfall::Store),
+        };
+        let opened = opened.map_err(|reason| {
             tracing::warn!(reason, "the job's printed output cannot be sent");
             OutputShortfall::Store
         })?;
@@ -284,25 +310,26 @@ impl StreamSender {
         Ok(opened)
     }
 
+    /// Waits until the time for requests is over.
+    async fn too_late(&self) {
+        let mut phase = self.phase.clone();
+        let awaited = phase
+            .wait_for(|phase| matches!(phase, OutputPhase::Awaited(_)))
+            .await;
+        let deadline = awaited.map_or(OutputPhase::Over, |phase| *phase);
+        if let OutputPhase::Awaited(deadline) = deadline {
+            self.context.clock().sleep_until(deadline).await;
+        }
+    }
+
     /// Makes a request until the time for it is over.
     async fn bounded<T>(
         &self,
         request: impl Future<Output = Result<T, BlockError>>,
     ) -> Result<T, OutputShortfall> {
-        let mut phase = self.phase.clone();
-        let clock = self.context.clock();
-        let too_late = async {
-            let awaited = phase
-                .wait_for(|phase| matches!(phase, OutputPhase::Awaited(_)))
-                .await;
-            let deadline = awaited.map_or(OutputPhase::Over, |phase| *phase);
-            if let OutputPhase::Awaited(deadline) = deadline {
-                clock.sleep_until(deadline).await;
-            }
-        };
         let answer = tokio::select! {
             answer = request => answer,
-            () = too_late => return Err(OutputShortfall::Store),
+            () = self.too_late() => return Err(OutputShortfall::Store),
         };
         answer.map_err(|error| {
             tracing::warn!(%error, "the job's printed output cannot be sent");
@@ -318,6 +345,14 @@ impl StreamSender {
             shortfall: Some(reason),
             ..PrintedStream::default()
         }
+    }
+}
+
+/// Whether the time for the rest of the output is over.
+fn is_too_late(phase: OutputPhase, now: Timestamp) -> bool {
+    match phase {
+        OutputPhase::Printing | OutputPhase::Over => false,
+        OutputPhase::Awaited(deadline) => now >= deadline,
     }
 }
 
@@ -341,4 +376,122 @@ fn read_at(path: &std::path::Path, start: u64, length: u64) -> std::io::Result<B
     let mut content = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
     File::open(path)?.read_exact_at(&mut content, start)?;
     Ok(content.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use muster_process::{SharedClock, Tasks, TestClock};
+    use muster_protocol::wire::checkpoints::BlockList;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::collector::{CollectionEnd, OutputPlace};
+    use crate::config::Config;
+    use crate::context::ProcessContext;
+    use crate::engine_cache::EngineCache;
+    use crate::live_updates::LiveUpdates;
+
+    fn now() -> Timestamp {
+        Timestamp::from_secs(1_000)
+    }
+
+    fn context(clock: SharedClock) -> AttemptContext {
+        let uuid = "11111111-2222-4333-8444-555555555555";
+        let tasks = Tasks::new();
+        let mut config = Config::default();
+        config.transfer.allow = vec!["127.0.0.1".to_owned()];
+        AttemptContext {
+            process: ProcessContext {
+                config: Arc::new(config),
+                cache: EngineCache::default(),
+                warm: None,
+                shutdown: tasks.token(),
+                clock,
+                tasks,
+            },
+            token: format!("{uuid}-{uuid}").parse().unwrap(),
+            live: LiveUpdates::default(),
+            called_off: CancellationToken::new(),
+        }
+    }
+
+    /// The sender of a standard output of this many full blocks in `folder`.
+    fn sender(folder: &Path, blocks: u64, phase: watch::Receiver<OutputPhase>) -> StreamSender {
+        let length = blocks * StoredStream::BLOCK_BYTES;
+        let path = folder.join(STDOUT_FILE);
+        File::create(&path).unwrap().set_len(length).unwrap();
+        let capture = OutputCapture::default();
+        let place = OutputPlace {
+            program: None,
+            engine: String::new(),
+            logs: folder.to_owned(),
+            limit: length,
+            longest: None,
+        };
+        capture.begin(&place, true);
+        capture.end_collection(Some(CollectionEnd::default()));
+        StreamSender {
+            stream: LogStream::Stdout,
+            path,
+            capture,
+            context: context(Arc::new(TestClock::new(now()))),
+            url: String::new(),
+            store: None,
+            hasher: Sha256::new(),
+            blocks: Vec::new(),
+            stored: 0,
+            failed: None,
+            phase,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_result_that_waits_no_longer_states_the_bytes_that_were_read_until_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_handle, phase) = watch::channel(OutputPhase::Awaited(now()));
+        let expected = PrintedStream {
+            bytes: 2 * StoredStream::BLOCK_BYTES,
+            sha256: Some(Digest::of(b"")),
+            kept: Some(0),
+            stored: None,
+            shortfall: Some(OutputShortfall::Store),
+        };
+        assert_eq!(sender(folder.path(), 2, phase).run().await, expected);
+    }
+
+    #[tokio::test]
+    async fn the_end_names_no_block_that_the_store_has_dropped_and_does_not_get_again() {
+        let (first, dropped) = (Digest::of(b"first"), Digest::of(b"dropped"));
+        let lacking = serde_json::to_string(&BlockList {
+            blocks: vec![dropped],
+        })
+        .unwrap();
+        let app = axum::Router::new()
+            .route(
+                "/blocks/j/missing",
+                axum::routing::post(move || std::future::ready(lacking.clone())),
+            )
+            .fallback(|| std::future::ready(""));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let tasks = Tasks::new();
+        drop(tasks.spawn("store", async move { axum::serve(listener, app).await.unwrap() }));
+        let folder = tempfile::tempdir().unwrap();
+        let (_handle, phase) = watch::channel(OutputPhase::Over);
+        // The second block cannot be read any more.
+        let mut sender = sender(folder.path(), 1, phase);
+        sender.url = format!("http://{address}/blocks/j?Expires=1&Signature=2");
+        sender.blocks = vec![first, dropped];
+        sender.stored = 2;
+        let stored = sender.complete(2 * StoredStream::BLOCK_BYTES).await;
+        let expected = StoredStream {
+            bytes: StoredStream::BLOCK_BYTES,
+            blocks: Digest::of(first.as_bytes()),
+        };
+        assert_eq!(stored, Some(expected));
+        assert_eq!(sender.failed, Some(OutputShortfall::Disk));
+    }
 }

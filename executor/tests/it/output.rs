@@ -411,40 +411,48 @@ async fn a_container_without_an_executor_ends_at_its_limit_by_its_collector() {
     image::load(&engine).await;
     let scripts = tempfile::tempdir().unwrap();
     let (program, _) = collector(scripts.path());
-    let name = format!("muster-orphan-{}", uuid::Uuid::new_v4());
-    let body = ContainerCreateBody {
-        image: Some(image::NAME.to_owned()),
-        cmd: Some(["probe", "sleep", "100000"].map(str::to_owned).to_vec()),
-        network_disabled: Some(true),
-        ..ContainerCreateBody::default()
-    };
-    engine.create(&name, body).await.unwrap();
-    let mut collecting = Command::new(&program)
-        .args(["executor", "collect"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let order = json!({"engine": "", "container": name, "logs": scripts.path(), "limit": 1_000});
-    let mut orders = collecting.stdin.take().unwrap();
-    writeln!(orders, "{order}").unwrap();
-    let mut told = BufReader::new(collecting.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.ends_with("ready\n") {
-        line.clear();
-        assert_ne!(
-            told.read_line(&mut line).unwrap(),
-            0,
-            "it ended before it was ready"
-        );
+    // The limit of a warm container comes with its job, in a second line.
+    for is_warm in [false, true] {
+        let name = format!("muster-orphan-{}", uuid::Uuid::new_v4());
+        let body = ContainerCreateBody {
+            image: Some(image::NAME.to_owned()),
+            cmd: Some(["probe", "sleep", "100000"].map(str::to_owned).to_vec()),
+            network_disabled: Some(true),
+            ..ContainerCreateBody::default()
+        };
+        engine.create(&name, body).await.unwrap();
+        let mut collecting = Command::new(&program)
+            .args(["executor", "collect"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut order = json!({"engine": "", "container": name, "logs": scripts.path(), "limit": 1_000});
+        if !is_warm {
+            order["longest_s"] = json!(1);
+        }
+        let mut orders = collecting.stdin.take().unwrap();
+        writeln!(orders, "{order}").unwrap();
+        let mut told = BufReader::new(collecting.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.ends_with("ready\n") {
+            line.clear();
+            assert_ne!(
+                told.read_line(&mut line).unwrap(),
+                0,
+                "it ended before it was ready"
+            );
+        }
+        if is_warm {
+            writeln!(orders, "{}", json!({"longest_s": 1})).unwrap();
+        }
+        engine.start(&name).await.unwrap();
+        // From here on there is no executor.
+        drop(orders);
+        let ended = muster_testbed::wait_for("the end of the collector", || collecting.try_wait());
+        let exit = engine.inspect_exit(&name).await.unwrap();
+        engine.remove(&name).await.unwrap();
+        assert!(ended.unwrap().success());
+        assert_ne!(exit.code, 0, "the program did not end by itself");
     }
-    writeln!(orders, "{}", json!({"longest_s": 1})).unwrap();
-    engine.start(&name).await.unwrap();
-    // From here on there is no executor.
-    drop(orders);
-    let ended = muster_testbed::wait_for("the end of the collector", || collecting.try_wait());
-    let exit = engine.inspect_exit(&name).await.unwrap();
-    engine.remove(&name).await.unwrap();
-    assert!(ended.unwrap().success());
-    assert_ne!(exit.code, 0, "the program did not end by itself");
 }
