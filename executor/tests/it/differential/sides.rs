@@ -101,6 +101,7 @@ pub(super) async fn run_by_bounded_docker(image: &str, command: &Command) -> End
     let (seccomp, home) = (format!("seccomp={SECCOMP}"), home_of(image).await);
     let mut options = vec![
         "--hostname=job",
+        "--add-host=job:127.0.0.1",
         "--read-only",
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
