@@ -17,7 +17,7 @@ use muster_protocol::wire::executor::LogStream;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::collector::{CollectionEnd, OutputPlace};
-use crate::live_updates::LiveUpdates;
+use crate::live_updates::{LiveUpdates, MAX_UNSENT};
 
 /// The names of the copies on disk.
 pub(crate) const STDOUT_FILE: &str = "stdout.txt";

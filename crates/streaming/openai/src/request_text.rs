@@ -182,7 +182,7 @@ mod tests {
         let cached = said(&json!({"type": "text", "text": long, "cache_control": {"type": "ephemeral"}}));
         assert_eq!(
             cached.texts,
-            [long.clone()],
+            std::slice::from_ref(&long),
             "a field beside a text does not hide it"
         );
         assert_eq!(cached.others, [r#"{"cache_control":{"type":"ephemeral"}}"#]);
