@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_may_not_have_sent_is_sent_again_by_its_offset() {
+    fn output_that_another_process_may_not_have_sent_is_sent_again_by_its_offset() {
         let live = LiveUpdates::default();
         live.resume((1_000, b"tick 9\n"), (0, b""));
         live.add_output(LogStream::Stdout, b"tick 10\n");

@@ -308,7 +308,6 @@ async fn find_content(
 /// The engine's answer to a request for files of an image.
 #[derive(Debug, PartialEq, Eq)]
 enum ImageRead {
-    /// Their archive.
     Found(Vec<u8>),
     /// There are none.
     Absent,

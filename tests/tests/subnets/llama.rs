@@ -17,9 +17,9 @@ const LLAMA: &str = "tiny-llama";
 fn json(output: &Output) -> Value {
     let printed = output.stdout.trim();
     let last = printed.lines().next_back().unwrap_or_default();
-    serde_json::from_str(printed)
-        .or_else(|_| serde_json::from_str(last))
-        .unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    let read = serde_json::from_str(printed).or_else(|_| serde_json::from_str(last));
+    assert!(read.is_ok(), "{read:?}: {output:?}");
+    read.unwrap()
 }
 
 fn logs(subnet: &RunningSubnet) -> String {

@@ -68,9 +68,9 @@ struct FolderTraits {
 /// Unpacks an archive of one folder, which becomes `target`. Returns the bytes that its files take. Blocks.
 ///
 /// # Errors
-/// `StorageFull` if the files take more than `bound` bytes, are more than 1,000,000 with their folders and links, or lie
-/// in more than 100,000 folders or in folders whose paths take more than 64 MiB; and the errors of the archive and the
-/// disk.
+/// `StorageFull` if the files take more than `bound` bytes, are more than 1,000,000 with their folders and links, or
+/// lie in more than 100,000 folders or in folders whose paths take more than 64 MiB; and the errors of the archive and
+/// the disk.
 pub(super) fn unpack(archive: impl Read, target: &Path, rules: OwnerRules, bound: u64) -> io::Result<u64> {
     let room = ArchiveRoom {
         bytes: bound,
