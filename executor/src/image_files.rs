@@ -3,12 +3,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use muster_containers::docker_engine::{ContainerEngine, LocalImage};
 use muster_containers::image_folders::{ImageFolders, look};
 use muster_containers::laid_files::{LayError, LayPlace, give_folders, lay};
 use muster_containers::sandbox::RunAs;
 use muster_containers::{EngineError, OwnerIds};
+use muster_process::{Backoff, SharedClock};
 use muster_protocol::AttemptId;
 
 use crate::config::Policy;
@@ -29,14 +31,30 @@ pub(crate) struct ImageUse<'a> {
 // === impl ImageUse ===
 
 impl ImageUse<'_> {
-    /// The image's folders that its jobs may write to: from the cache, or by a look into the image.
-    pub(crate) async fn find_folders(&self, cache: &EngineCache) -> Result<Arc<ImageFolders>, EngineError> {
+    /// The image's folders that its jobs may write to: from the cache, or by a look into the image. An engine that goes
+    /// away meanwhile is waited for.
+    pub(crate) async fn find_folders(
+        &self,
+        cache: &EngineCache,
+        clock: &SharedClock,
+    ) -> Result<Arc<ImageFolders>, EngineError> {
         if let Some(known) = cache.folders(self.image.id) {
             return Ok(known);
         }
-        let labels = labels(self.attempt, &self.folders.root);
-        let found = look(self.engine, self.image, &self.reader(), labels).await?;
-        let found = Arc::new(found);
+        let (name, labels) = (self.reader(), labels(self.attempt, &self.folders.root));
+        let (name, again) = (&name, &AtomicBool::new(false));
+        let look_again = || {
+            let labels = labels.clone();
+            async move {
+                // The engine may have made the container before it went away.
+                if again.swap(true, Ordering::Relaxed) {
+                    self.engine.remove(name).await?;
+                }
+                look(self.engine, self.image, name, labels).await
+            }
+        };
+        let looking = Backoff::OUTAGE.retry(clock, "look into an image", look_again);
+        let found = Arc::new(looking.await?);
         cache.keep_folders(self.image.id, Arc::clone(&found));
         Ok(found)
     }

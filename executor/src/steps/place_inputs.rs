@@ -161,7 +161,7 @@ async fn place(
         attempt: context.attempt(),
         container: &container,
     };
-    let found = image_use.find_folders(cache).await;
+    let found = image_use.find_folders(cache, context.clock()).await;
     let mut found = found.map_err(|error| images::engine_failed(&error))?;
     if !is_warm {
         // A warm container has them.
