@@ -193,7 +193,7 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
             ExitCode::SUCCESS
         });
     }
-    let mut live = LiveDisplay::new(view.created_at, args.json);
+    let mut live = LiveDisplay::new(view.created_at, args.json).following();
     let deadline = clock.now().plus(VERY_LONG);
     let tell = |news: News| {
         if args.json {

@@ -66,8 +66,8 @@ struct StreamDisplay {
     seen: PrintedOutput,
     /// The part that was printed without a gap.
     part: PrintedPart,
-    /// It goes to a terminal: a person wants the newest of it, also behind a gap.
-    is_terminal: bool,
+    /// It goes to a terminal, or to somebody who follows: the newest of it is wanted, also behind a gap.
+    shows_newest: bool,
 }
 
 // === impl PrintedOutput ===
@@ -112,11 +112,11 @@ impl LiveDisplay {
             image_said: None,
             quiet,
             stdout: StreamDisplay {
-                is_terminal: std::io::stdout().is_terminal(),
+                shows_newest: std::io::stdout().is_terminal(),
                 ..StreamDisplay::default()
             },
             stderr: StreamDisplay {
-                is_terminal: std::io::stderr().is_terminal(),
+                shows_newest: std::io::stderr().is_terminal(),
                 ..StreamDisplay::default()
             },
         }
@@ -130,13 +130,21 @@ impl LiveDisplay {
         }
     }
 
-    /// Whether a stream went to a person's terminal with a gap, so that nothing can follow it there.
+    /// The same for somebody who follows a job: what a program prints now is shown wherever it goes, also behind a gap.
+    #[must_use]
+    pub fn following(mut self) -> Self {
+        self.stdout.shows_newest = true;
+        self.stderr.shows_newest = true;
+        self
+    }
+
+    /// Whether a stream was shown with a gap, so that nothing can follow it there.
     pub const fn skips_gaps(&self, stream: LogStream) -> bool {
         let shown = match stream {
             LogStream::Stderr => &self.stderr,
             LogStream::Stdout | LogStream::Unknown => &self.stdout,
         };
-        shown.is_terminal && shown.part.is_broken()
+        shown.shows_newest && shown.part.is_broken()
     }
 
     /// Prints bytes of a stream that follow what was printed of it.
@@ -318,7 +326,7 @@ impl LiveDisplay {
 impl StreamDisplay {
     /// The text that is printed for a piece.
     fn take<'a>(&mut self, log: &'a LogEvent, position: LogPosition) -> &'a str {
-        if !self.is_terminal {
+        if !self.shows_newest {
             return self.part.take(log);
         }
         match position {
@@ -384,9 +392,9 @@ mod tests {
             log_at(9, 0, "one "),
             log_at(9, 4, "two "),
         ];
-        for (is_terminal, expected) in [(false, "one "), (true, "one three one two ")] {
+        for (shows_newest, expected) in [(false, "one "), (true, "one three one two ")] {
             let mut shown = StreamDisplay {
-                is_terminal,
+                shows_newest,
                 ..StreamDisplay::default()
             };
             let mut text = String::new();
@@ -395,8 +403,8 @@ mod tests {
                 text.push_str(shown.take(piece, position));
             }
             assert_eq!(text, expected);
-            assert_eq!(shown.part.is_broken(), !is_terminal);
-            assert_eq!(shown.part.end(), if is_terminal { 8 } else { 4 });
+            assert_eq!(shown.part.is_broken(), !shows_newest);
+            assert_eq!(shown.part.end(), if shows_newest { 8 } else { 4 });
         }
     }
 
