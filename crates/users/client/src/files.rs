@@ -26,7 +26,7 @@ const USUAL_FILE: u32 = 0o666;
 /// Between two reports of how far a transfer is.
 const TELL: Duration = Duration::from_millis(100);
 /// A transfer that does not get on for so long is begun again where it is.
-pub(crate) const STALL: Duration = Duration::from_secs(60);
+const STALL: Duration = Duration::from_secs(60);
 /// Breaks without any progress in between, and the pause after the first; the further ones double.
 pub(crate) const BREAKS: u32 = 6;
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -311,6 +311,30 @@ impl Client {
         Ok(at)
     }
 
+    /// The next bytes of an answer; `None` at its end.
+    ///
+    /// # Errors
+    /// The connection broke, or nothing came for a while.
+    pub(crate) async fn next_chunk(
+        &self,
+        answer: &mut reqwest::Response,
+    ) -> Result<Option<Bytes>, ClientError> {
+        let chunk = tokio::select! {
+            chunk = answer.chunk() => chunk,
+            () = self.clock.sleep(STALL) => {
+                return Err(ClientError::Unwell {
+                    base: self.base().to_owned(),
+                    status: StatusCode::REQUEST_TIMEOUT,
+                    reason: "it stopped sending".to_owned(),
+                });
+            }
+        };
+        chunk.map_err(|source| ClientError::Unreachable {
+            base: self.base().to_owned(),
+            source: source.without_url(),
+        })
+    }
+
     /// Fetches what is missing.
     async fn pull(
         &self,
@@ -337,21 +361,9 @@ impl Client {
         }
         let total = answer.content_length().map_or(0, |len| *at + len);
         loop {
-            let piece = tokio::select! {
-                piece = answer.chunk() => piece,
-                () = self.clock.sleep(STALL) => {
-                    return Err(ClientError::Unwell {
-                        base: self.base().to_owned(),
-                        status: StatusCode::REQUEST_TIMEOUT,
-                        reason: "it stopped sending".to_owned(),
-                    });
-                }
+            let Some(piece) = self.next_chunk(&mut answer).await? else {
+                break;
             };
-            let piece = piece.map_err(|source| ClientError::Unreachable {
-                base: self.base().to_owned(),
-                source: source.without_url(),
-            })?;
-            let Some(piece) = piece else { break };
             kept.write_all(&piece)
                 .map_err(|source| write_error(kept.path(), source))?;
             hasher.update(&piece);

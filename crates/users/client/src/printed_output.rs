@@ -2,11 +2,11 @@
 
 use muster_protocol::JobId;
 use muster_protocol::wire::executor::LogStream;
-use reqwest::{Method, StatusCode};
+use reqwest::Method;
 
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::files::{BREAKS, FIRST_PAUSE, STALL};
+use crate::files::{BREAKS, FIRST_PAUSE};
 
 /// The name of a stream in a path.
 const fn name_of(stream: LogStream) -> &'static str {
@@ -71,26 +71,16 @@ impl Client {
             answer => answer,
         };
         let mut answer = answer?;
-        loop {
-            let piece = tokio::select! {
-                piece = answer.chunk() => piece,
-                () = self.clock.sleep(STALL) => {
-                    return Err(ClientError::Unwell {
-                        base: self.base().to_owned(),
-                        status: StatusCode::REQUEST_TIMEOUT,
-                        reason: "it stopped sending".to_owned(),
-                    });
-                }
+        // An answer may go on for ever behind what is wanted.
+        while *at < until {
+            let Some(piece) = self.next_chunk(&mut answer).await? else {
+                return Ok(());
             };
-            let piece = piece.map_err(|source| ClientError::Unreachable {
-                base: self.base().to_owned(),
-                source: source.without_url(),
-            })?;
-            let Some(piece) = piece else { return Ok(()) };
             let left = usize::try_from(until.saturating_sub(*at)).unwrap_or(usize::MAX);
             let wanted = piece.get(..left).unwrap_or(&piece);
             take(wanted);
             *at = at.saturating_add(wanted.len() as u64);
         }
+        Ok(())
     }
 }
