@@ -85,9 +85,9 @@ impl LiveUpdates {
         self.0.added.notify_one();
     }
 
-    /// What comes next of both streams is the engine's copy, whose bytes may be others: the next pieces stand behind a
-    /// gap, beyond everything that was sent. These are the lengths of the engine's copy so far. Pieces that were not
-    /// sent are dropped.
+    /// Both streams go on with the engine's copy, whose bytes may be others: the next pieces stand behind a gap, beyond
+    /// everything that was sent. The arguments are the lengths of the engine's copy so far, in bytes. Pieces that were
+    /// not sent are dropped.
     pub(crate) fn break_off(&self, stdout: u64, stderr: u64) {
         let mut unsent = self.unsent();
         unsent.stdout.break_off(stdout);

@@ -373,8 +373,8 @@ impl OutputCapture {
         self.lock().end_copies();
     }
 
-    /// Live pieces of the engine's copy, which has so much now, stand behind a gap: a reader who prints pieces without a
-    /// gap prints none of them, since their place in the stream is not known.
+    /// Live pieces of the engine's copy, which has `kept` now, stand behind a gap, since their place in the stream is
+    /// not known: a reader who prints no piece behind a gap prints none of them.
     pub(crate) fn break_live(&self, kept: &CapturedBefore) {
         if let Some(live) = &self.lock().live {
             live.break_off(kept.stdout.length, kept.stderr.length);

@@ -1,4 +1,4 @@
-//! What `muster job run` prints of a program's output where there is much of it, or no room for it.
+//! The output of programs that print much, or have no room for it, as `muster job run` prints it.
 
 #![expect(
     clippy::unwrap_used,
