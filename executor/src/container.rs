@@ -169,10 +169,11 @@ async fn rest_of_output<'a>(
 ) -> BoxStream<'a, Result<LogOutput, ApiError>> {
     capture.note_reread();
     let measure = || measure_output(engine, name);
-    match Backoff::OUTAGE
+    let measured = Backoff::OUTAGE
         .retry(clock, "read a container's output", measure)
-        .await
-    {
+        .await;
+    capture.break_live(measured.as_ref().unwrap_or(before));
+    match measured {
         Ok(kept) if kept.continues(before) => {
             let mut skip = (before.stdout.length, before.stderr.length);
             let rest = engine.read_output(name, KeptOutput::Whole);

@@ -85,6 +85,15 @@ impl LiveUpdates {
         self.0.added.notify_one();
     }
 
+    /// Both streams go on with the engine's copy, whose bytes may be others: the next pieces stand behind a gap, beyond
+    /// everything that was sent. The arguments are the lengths of the engine's copy so far, in bytes. Pieces that were
+    /// not sent are dropped.
+    pub(crate) fn break_off(&self, stdout: u64, stderr: u64) {
+        let mut unsent = self.unsent();
+        unsent.stdout.break_off(stdout);
+        unsent.stderr.break_off(stderr);
+    }
+
     /// Replaces the progress of one kind of work.
     pub(crate) fn set_progress(&self, of: ProgressOf, done: u64, total: Option<u64>) {
         let progress = Progress {
@@ -201,6 +210,14 @@ impl UnsentOutput {
         self.push(ending);
     }
 
+    /// Another process may have sent more than this one knows of, but hardly more than the engine's copy has: that one
+    /// lacks a byte of 16 KiB at the most.
+    fn break_off(&mut self, copied: u64) {
+        let end = self.offset.saturating_add(self.bytes.len() as u64);
+        self.offset = end.max(copied).saturating_add(MAX_UNSENT as u64);
+        self.bytes.clear();
+    }
+
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
         let surplus = self.bytes.len().saturating_sub(MAX_UNSENT);
@@ -266,6 +283,25 @@ mod tests {
             (piece.offset, piece.data.as_bytes()),
             (993, &b"tick 9\ntick 10\n"[..])
         );
+    }
+
+    #[test]
+    fn output_of_the_engines_copy_stands_behind_a_gap_beyond_everything_that_was_sent() {
+        let live = LiveUpdates::default();
+        live.resume((1_000, b"tick 9\n"), (0, b""));
+        live.break_off(5_000, 0);
+        live.add_output(LogStream::Stdout, b"tick 40\n");
+        live.add_output(LogStream::Stderr, b"e");
+        let pieces = [(); 2].map(|()| log(live.take_message(attempt()).unwrap()));
+        let gap = MAX_UNSENT as u64;
+        for (stream, offset, bytes) in [
+            (LogStream::Stdout, 5_000 + gap, &b"tick 40\n"[..]),
+            (LogStream::Stderr, gap, b"e"),
+        ] {
+            let piece = pieces.iter().find(|piece| piece.stream == stream).unwrap();
+            assert_eq!((piece.offset, piece.data.as_bytes()), (offset, bytes));
+        }
+        assert_eq!(live.take_message(attempt()), None);
     }
 
     #[test]

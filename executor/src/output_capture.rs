@@ -373,6 +373,14 @@ impl OutputCapture {
         self.lock().end_copies();
     }
 
+    /// Live pieces of the engine's copy, which has `kept` now, stand behind a gap, since their place in the stream is
+    /// not known: a reader who prints no piece behind a gap prints none of them.
+    pub(crate) fn break_live(&self, kept: &CapturedBefore) {
+        if let Some(live) = &self.lock().live {
+            live.break_off(kept.stdout.length, kept.stderr.length);
+        }
+    }
+
     /// The copy of a stream on disk as it is now.
     pub(crate) fn copied(&self, stream: LogStream) -> CopiedStream {
         let streams = self.lock();

@@ -14,6 +14,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+/// The bytes that [`Probe::Blocks`] writes at a time.
+const PRINTED_BLOCK: usize = 64 * 1024;
+
 /// One action to try, parsed from the arguments after `probe`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
@@ -30,6 +33,8 @@ pub enum Probe {
     Say(u64, Vec<String>),
     /// Prints about this many bytes in lines of 80.
     Print(u64),
+    /// Prints about this many bytes in writes of 64 KiB: no lines, and each with a number of its own at its beginning.
+    Blocks(u64),
     /// Prints lines of lengths at which engines cut them, and bytes that are no text, without an end of the last line,
     /// to both streams; sleeps this many seconds, and prints them again.
     Bytes(u64),
@@ -60,6 +65,7 @@ impl Probe {
                 said.iter().map(|&word| word.to_owned()).collect(),
             ),
             ["print", bytes] => Self::Print(bytes.parse().ok()?),
+            ["blocks", bytes] => Self::Blocks(bytes.parse().ok()?),
             ["bytes", seconds] => Self::Bytes(seconds.parse().ok()?),
             ["fill", mebibytes] => Self::Fill(mebibytes.parse().ok()?),
             ["allocate", mebibytes] => Self::Allocate(mebibytes.parse().ok()?),
@@ -104,6 +110,14 @@ impl Probe {
                 for _ in 0..bytes / 80 {
                     out.write_all(&line)?;
                     out.write_all(b"\n")?;
+                }
+                out.write_all(b"end\n")?;
+            }
+            Self::Blocks(bytes) => {
+                let mut block = vec![b'x'; PRINTED_BLOCK];
+                for number in 0..bytes / PRINTED_BLOCK as u64 {
+                    block.splice(..20, format!("{number:020}").into_bytes());
+                    out.write_all(&block)?;
                 }
                 out.write_all(b"end\n")?;
             }
@@ -307,5 +321,9 @@ mod tests {
         let mut out = Vec::new();
         Probe::Print(800).run(&mut out, &mut Vec::new()).unwrap();
         assert_eq!(out.len(), 804);
+        out.clear();
+        Probe::Blocks(200_000).run(&mut out, &mut Vec::new()).unwrap();
+        assert_eq!(out.len(), 3 * PRINTED_BLOCK + 4);
+        assert!(out.starts_with(b"00000000000000000000xx") && out.ends_with(b"xxend\n"));
     }
 }

@@ -24,6 +24,7 @@ mod migrations;
 mod official_clients;
 mod operators;
 mod organic;
+mod output;
 mod private_images;
 mod retention;
 mod shared;

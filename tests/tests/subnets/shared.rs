@@ -3,13 +3,17 @@
 use muster_tests::{RunningSubnet, section};
 
 use super::{
-    data, differential, failures, files, foreign, logs, operators, organic, private_images, streaming, top,
-    traces, users,
+    data, differential, failures, files, foreign, logs, operators, organic, output, private_images,
+    streaming, top, traces, users,
 };
 
 #[test]
 fn users_run_watch_cancel_and_fetch_jobs() {
     let mut subnet = RunningSubnet::start().unwrap();
+    // It counts what the account has stored, so nothing comes before it.
+    section("an account without room gets the beginning and is told", || {
+        output::an_account_without_room_gets_the_beginning_and_is_told_how_much_there_is(&subnet);
+    });
     section("a job takes files of this machine and brings files back", || {
         users::a_job_takes_files_of_this_machine_and_brings_files_back(&subnet);
     });
