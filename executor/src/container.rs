@@ -1,6 +1,7 @@
 //! Runs one container from its creation to its exit.
 
 use std::future::ready;
+use std::io;
 
 use bollard::container::LogOutput;
 use bollard::errors::Error as ApiError;
@@ -176,13 +177,13 @@ async fn rest_of_output<'a>(
     match measured {
         Ok(kept) if kept.continues(before) => {
             let mut skip = (before.stdout.length, before.stderr.length);
-            let rest = engine.read_output(name, KeptOutput::Whole);
+            let rest = whole_frames(engine.read_output(name, KeptOutput::Whole));
             rest.filter_map(move |piece| ready(cut_front(piece, &mut skip)))
                 .boxed()
         }
         Ok(_) => {
             capture.note_gap();
-            engine.read_output(name, KeptOutput::FromNow)
+            whole_frames(engine.read_output(name, KeptOutput::FromNow))
         }
         Err(error) => {
             tracing::warn!(error = %Causes(&error), container = name, "the rest of the job's output is lost");
@@ -194,7 +195,7 @@ async fn rest_of_output<'a>(
 
 /// Measures the engine's copy of a container's output.
 async fn measure_output(engine: &ContainerEngine, name: &str) -> Result<CapturedBefore, EngineError> {
-    let so_far = engine.read_output(name, KeptOutput::SoFar);
+    let so_far = whole_frames(engine.read_output(name, KeptOutput::SoFar));
     let measured = so_far.try_fold(CapturedBefore::default(), |mut kept, piece| {
         kept.add(&piece);
         ready(Ok(kept))
@@ -203,6 +204,24 @@ async fn measure_output(engine: &ContainerEngine, name: &str) -> Result<Captured
         operation: "read a container's output",
         source,
     })
+}
+
+/// The output until it ends, or breaks off within a frame: the bytes of such a frame are an error. No container of a
+/// job has a terminal, whose output would have no frames.
+fn whole_frames(
+    output: BoxStream<'_, Result<LogOutput, ApiError>>,
+) -> BoxStream<'_, Result<LogOutput, ApiError>> {
+    let judge = |piece| match piece {
+        Ok(LogOutput::Console { .. }) => {
+            let err = io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the engine's connection was cut within a frame of the output",
+            );
+            Err(ApiError::IOError { err })
+        }
+        Ok(LogOutput::StdErr { .. } | LogOutput::StdOut { .. } | LogOutput::StdIn { .. }) | Err(_) => piece,
+    };
+    output.map(judge).boxed()
 }
 
 /// The piece without the bytes that are still to be skipped of its stream; `None` if nothing is left.
@@ -216,9 +235,8 @@ fn cut_front(
     };
     let (message, left) = match &mut piece {
         LogOutput::StdErr { message } => (message, &mut skip.1),
-        LogOutput::StdOut { message } | LogOutput::StdIn { message } | LogOutput::Console { message } => {
-            (message, &mut skip.0)
-        }
+        LogOutput::StdOut { message } | LogOutput::StdIn { message } => (message, &mut skip.0),
+        LogOutput::Console { .. } => return Some(Ok(piece)),
     };
     let cut = message.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
     *left -= cut as u64;
@@ -424,17 +442,25 @@ mod tests {
     const PRINTED_BEFORE: &str = "the first line\n";
     const PRINTED_SINCE: &str = "the second line\n";
 
-    /// Answers as an engine with one ended container. The first request for the container's output is cut off.
-    fn answer_after_a_cut() -> impl FnMut(&str) -> Option<Vec<u8>> {
-        let mut was_cut = false;
+    /// Bytes of the first frame of the output that come with an answer which is cut within the frame.
+    const CUT_AT: usize = 8 + PRINTED_BEFORE.len() + 3;
+
+    /// Answers as an engine with one ended container. `cuts` lists, for each request for the container's output, how
+    /// many bytes of the answer come before the connection is cut; beyond the list they all come.
+    fn answer_after_cuts(cuts: &'static [usize]) -> impl FnMut(&str) -> Option<Vec<u8>> {
+        let mut cuts = cuts.iter();
         move |request| {
             if request.contains("/logs") {
-                if !std::mem::replace(&mut was_cut, true) {
-                    return None;
-                }
                 let printed = format!("{PRINTED_BEFORE}{PRINTED_SINCE}");
                 let length = u32::try_from(printed.len()).unwrap();
-                Some([&[1, 0, 0, 0], length.to_be_bytes().as_slice(), printed.as_bytes()].concat())
+                let mut answer =
+                    [&[1, 0, 0, 0], length.to_be_bytes().as_slice(), printed.as_bytes()].concat();
+                match cuts.next() {
+                    Some(0) => return None,
+                    Some(cut) => answer.truncate(*cut),
+                    None => {}
+                }
+                Some(answer)
             } else if request.contains("/wait") {
                 Some(br#"{"StatusCode":0}"#.to_vec())
             } else {
@@ -443,10 +469,10 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn an_engine_that_goes_away_while_its_copy_is_measured_costs_no_output() {
+    /// Takes over a container whose engine answers with these cuts. Returns the output that was captured.
+    async fn output_after(cuts: &'static [usize]) -> crate::output_capture::PrintedOutput {
         let tasks = Tasks::new();
-        let engine = fixtures::engine(&tasks, answer_after_a_cut()).await;
+        let engine = fixtures::engine(&tasks, answer_after_cuts(cuts)).await;
         let capture = OutputCapture::default();
         capture.push(&LogOutput::StdOut {
             message: PRINTED_BEFORE.into(),
@@ -468,8 +494,27 @@ mod tests {
         );
         let exit = muster_testbed::within("the end of the container", exit).await;
         assert_eq!(exit.unwrap().code, 0);
-        let printed = capture.printed();
+        capture.printed()
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_goes_away_while_its_copy_is_measured_costs_no_output() {
+        let printed = output_after(&[0]).await;
         assert_eq!(printed.stdout, format!("{PRINTED_BEFORE}{PRINTED_SINCE}"));
         assert_eq!(printed.stderr, "", "no gap is marked");
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_was_cut_is_not_counted_and_the_rest_is_read_again() {
+        // While the copy is measured, and while the rest is read.
+        for cuts in [&[CUT_AT] as &[usize], &[usize::MAX, CUT_AT]] {
+            let printed = output_after(cuts).await;
+            assert_eq!(
+                printed.stdout,
+                format!("{PRINTED_BEFORE}{PRINTED_SINCE}"),
+                "{cuts:?}"
+            );
+            assert_eq!(printed.stderr, "", "no gap is marked: {cuts:?}");
+        }
     }
 }

@@ -114,13 +114,12 @@ pub(crate) struct StreamBefore {
 }
 
 impl CapturedBefore {
-    /// Counts a piece of the engine's copy.
+    /// Counts a piece of the engine's copy. Bytes without a whole frame are of neither stream, and are not counted.
     pub(crate) fn add(&mut self, piece: &LogOutput) {
         let (stream, bytes) = match piece {
             LogOutput::StdErr { message } => (&mut self.stderr, message),
-            LogOutput::StdOut { message } | LogOutput::StdIn { message } | LogOutput::Console { message } => {
-                (&mut self.stdout, message)
-            }
+            LogOutput::StdOut { message } | LogOutput::StdIn { message } => (&mut self.stdout, message),
+            LogOutput::Console { .. } => return,
         };
         let room = BEGINNING.saturating_sub(stream.beginning.len());
         stream.beginning.extend(bytes.iter().take(room));

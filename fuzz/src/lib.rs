@@ -26,6 +26,7 @@ use muster_job_data::job_url::Target as JobUrl;
 use muster_job_metrics::progress_line;
 use muster_openai::read_fields::FRAME_BYTES;
 use muster_openai::text::TextDigest;
+use muster_openai::usage_report::{FilteredPart, UsageFilter, with_usage};
 use muster_openai::{BodyKind, FieldBounds, FieldReader, TokenBounds, TokenMeter};
 use muster_process::Tasks;
 use muster_protocol::job::MAX_METRICS;
@@ -81,6 +82,8 @@ pub fn all() -> Vec<(&'static str, Target)> {
         ("openai_tokens", Box::new(openai_tokens)),
         ("openai_text", Box::new(openai_text)),
         ("read_fields", Box::new(read_fields)),
+        ("usage_request", Box::new(usage_request)),
+        ("usage_filter", Box::new(usage_filter)),
         ("proof_comment", Box::new(proof_comment)),
         ("attestation", Box::new(envelope::<Attestation>)),
         ("response_proof", Box::new(envelope::<ResponseProof>)),
@@ -248,6 +251,48 @@ fn read_fields(data: &[u8]) {
             assert!(reduced.len() <= data.len() + FRAME_BYTES);
             assert_eq!(read(kind, is_chat, &[&reduced]), Some(fields));
         }
+    }
+}
+
+/// A request that was changed asks for the tokens, is changed no further, and is otherwise the same.
+fn usage_request(data: &[u8]) {
+    let Some(changed) = with_usage(data) else {
+        return;
+    };
+    assert_eq!(with_usage(&changed), None);
+    let read = |body| serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body);
+    if let (Ok(mut before), Ok(mut after)) = (read(data), read(&changed)) {
+        let asked = after.remove("stream_options");
+        assert_eq!(asked.map(|asked| asked["include_usage"] == true), Some(true));
+        before.remove("stream_options");
+        assert_eq!(before, after);
+    }
+}
+
+/// The cuts of the network change nothing of what passes and what is reported, and a report stands where a line begins.
+fn usage_filter(data: &[u8]) {
+    let filtered = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let (mut body, mut reports) = (Vec::new(), Vec::new());
+        let mut filter = UsageFilter::default();
+        for piece in pieces {
+            filter.push(piece, |part| match part {
+                FilteredPart::Body(bytes) => body.extend_from_slice(bytes),
+                FilteredPart::Usage(usage) => {
+                    assert!(body.is_empty() || body.ends_with(b"\n"));
+                    assert!(usage.starts_with('{') && !usage.contains('\n'));
+                    reports.push((body.len(), usage.to_owned()));
+                }
+            });
+        }
+        body.extend(filter.finish());
+        (body, reports)
+    };
+    let whole = filtered(&mut std::iter::once(data));
+    assert!(whole.1.is_empty() == (whole.0 == data));
+    let (head, tail) = data.split_at(data.len() / 2);
+    assert_eq!(whole, filtered(&mut [head, tail].into_iter()));
+    for length in [1, 7] {
+        assert_eq!(whole, filtered(&mut data.chunks(length)));
     }
 }
 

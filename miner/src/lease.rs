@@ -21,7 +21,7 @@ use muster_protocol::wire::miner::{
 };
 use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{
-    AttemptId, ExecutorClass, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
+    AttemptId, ExecutorClass, HordeFailureReason, ParticipantType, Receipt, Timestamp, ValidatorKey,
 };
 use muster_response_proof::{Attestation, HashScheme, Price};
 
@@ -178,6 +178,17 @@ pub enum Event {
     MinerStops,
     /// Time has passed.
     Tick,
+    /// Time has passed for a lease that waits for a slot, while the leases with these receipts hold the slots.
+    TickWithoutSlot(SlotHolders),
+}
+
+/// The leases that hold the slots for fetches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SlotHolders {
+    /// The number of all of them.
+    pub leases: usize,
+    /// The receipts of the first of them, those that began first.
+    pub receipts: Vec<Receipt>,
 }
 
 /// A task for the caller, in order.

@@ -408,7 +408,17 @@ impl LeaseTable {
     }
 
     fn on_tick(&mut self, now: Timestamp) -> Vec<Effect> {
-        let mut effects = self.each_active(|lease| lease.deadline() <= now, || lease::Event::Tick, now);
+        let is_due = |lease: &Lease| lease.deadline() <= now;
+        let waits = |lease: &Lease| lease.state() == LeaseState::Fetching(FetchStage::Waiting);
+        let mut effects = Vec::new();
+        let mut leases = self.active.values().map(|active| &active.lease);
+        if leases.any(|lease| is_due(lease) && waits(lease)) {
+            // Before any other lease ends: those that end now held their slots until now.
+            let holders = self.slot_holders();
+            let tick = || lease::Event::TickWithoutSlot(holders.clone());
+            effects.extend(self.each_active(|lease| is_due(lease) && waits(lease), tick, now));
+        }
+        effects.extend(self.each_active(is_due, || lease::Event::Tick, now));
         if now >= self.forget_at {
             self.forget_at = now.plus(FORGET_EVERY);
             effects.extend(self.forget(now));

@@ -15,11 +15,10 @@ use muster_facilitator_core::metric_labels::{count_end, count_submitted};
 use muster_facilitator_core::request_bodies;
 use muster_facilitator_core::signature::SignatureRejection;
 use muster_facilitator_core::traces::{note_context, read_context};
-use muster_file_store::checkpoint_blocks::{BlockStoreError, CheckpointService};
+use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_identity::VerifyError;
 use muster_job_data::Notifications;
 use muster_process::SharedClock;
-use muster_process::error::Causes;
 use muster_protocol::job::Fault;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateJob, JobCheckpointsView, JobMetricsView, JobPage, JobView};
@@ -226,7 +225,7 @@ impl JobService {
             .checkpoints
             .grant(&caller.account().to_string(), id, terms, &base)
             .await;
-        extension.checkpoints = Some(granted.map_err(reject_checkpoints)?);
+        extension.checkpoints = Some(granted?);
         Ok(())
     }
 
@@ -279,34 +278,6 @@ impl JobService {
                     feature = feature.name()
                 ),
             )),
-        }
-    }
-}
-
-/// The answer to a job whose checkpoints cannot be granted: the user's fault only where the terms are.
-fn reject_checkpoints(error: BlockStoreError) -> ApiRejection {
-    match error {
-        BlockStoreError::NoCheckpoint(..) => ApiRejection::field("muster", &error.to_string()),
-        BlockStoreError::Store(error) => error.into(),
-        BlockStoreError::NotPermitted
-        | BlockStoreError::Ended
-        | BlockStoreError::AttemptEnded
-        | BlockStoreError::NotFound
-        | BlockStoreError::OtherContent(_)
-        | BlockStoreError::FalseLength(_)
-        | BlockStoreError::TooSlow
-        | BlockStoreError::TooLong
-        | BlockStoreError::Broken(_)
-        | BlockStoreError::BeingDropped
-        | BlockStoreError::Full
-        | BlockStoreError::AttemptFull(_)
-        | BlockStoreError::Throttled(_)
-        | BlockStoreError::Storage(_) => {
-            tracing::error!(error = %Causes(&error), "the checkpoints of a job cannot be granted");
-            ApiRejection::detail(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The facilitator's file store does not answer; try again.",
-            )
         }
     }
 }
@@ -510,25 +481,4 @@ pub(super) async fn list(
         previous,
         results,
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use muster_store::StoreError;
-
-    use super::*;
-
-    #[test]
-    fn an_outage_is_no_fault_of_the_terms_of_checkpoints() {
-        let outage = StoreError::corrupt("job_checkpoints.kept", "it is no list");
-        assert_eq!(
-            reject_checkpoints(outage.into()).status(),
-            StatusCode::SERVICE_UNAVAILABLE
-        );
-        let job = "11111111-2222-4333-8444-555555555555".parse().unwrap();
-        assert_eq!(
-            reject_checkpoints(BlockStoreError::NoCheckpoint(job, 3)).status(),
-            StatusCode::BAD_REQUEST
-        );
-    }
 }

@@ -1,15 +1,12 @@
 //! `/api/v1/jobs/{uuid}/output/{stream}/`: a stream that the program of an ended job printed, as bytes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use muster_file_store::checkpoint_blocks::BlockStoreError;
-use muster_process::error::Causes;
 use muster_protocol::job::PrintedStream;
 use muster_protocol::rest::JobView;
 use serde::Deserialize;
@@ -81,7 +78,7 @@ pub(super) async fn output(
             stored: Some(stream), ..
         }) => {
             let opened = service.checkpoints.open_stream(job, stream, offset).await;
-            let pieces = opened.map_err(reject_stream)?;
+            let pieces = opened?;
             Ok(answer(
                 Body::from_stream(pieces),
                 stream.bytes.saturating_sub(offset),
@@ -129,37 +126,4 @@ fn answer(body: Body, length: u64) -> Response {
         (header::CONTENT_LENGTH, HeaderValue::from(length)),
     ];
     (headers, body).into_response()
-}
-
-/// The answer where a stream cannot be opened.
-fn reject_stream(error: BlockStoreError) -> ApiRejection {
-    match error {
-        BlockStoreError::NotFound => ApiRejection::detail(
-            StatusCode::NOT_FOUND,
-            "The output of this job is not in the file store any more: its time there was over.",
-        ),
-        BlockStoreError::Throttled(wait_s) => {
-            ApiRejection::throttled(Duration::from_secs(wait_s.saturating_sub(1)))
-        }
-        BlockStoreError::FalseLength(_) => ApiRejection::detail(StatusCode::NOT_FOUND, error.to_string()),
-        BlockStoreError::NotPermitted
-        | BlockStoreError::Ended
-        | BlockStoreError::AttemptEnded
-        | BlockStoreError::OtherContent(_)
-        | BlockStoreError::TooSlow
-        | BlockStoreError::TooLong
-        | BlockStoreError::Broken(_)
-        | BlockStoreError::BeingDropped
-        | BlockStoreError::Full
-        | BlockStoreError::AttemptFull(_)
-        | BlockStoreError::NoCheckpoint(..)
-        | BlockStoreError::Store(_)
-        | BlockStoreError::Storage(_) => {
-            tracing::error!(error = %Causes(&error), "the output of a job cannot be read");
-            ApiRejection::detail(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The facilitator's file store does not answer; try again.",
-            )
-        }
-    }
 }

@@ -11,6 +11,7 @@ use muster_facilitator_core::login_tokens::IssueError;
 use muster_facilitator_core::request_bodies::BodyRejection;
 use muster_facilitator_core::signature::SignatureRejection;
 use muster_file_store::FileError;
+use muster_file_store::checkpoint_blocks::BlockStoreError;
 use muster_process::error::Causes;
 use muster_protocol::rest::Detail;
 use muster_store::StoreError;
@@ -146,6 +147,42 @@ impl From<FileError> for ApiRejection {
     }
 }
 
+/// The checkpoints of a job cannot be granted, or its output cannot be read. It is the user's fault only where the
+/// terms name a checkpoint that is not kept.
+impl From<BlockStoreError> for ApiRejection {
+    fn from(error: BlockStoreError) -> Self {
+        match error {
+            BlockStoreError::NoCheckpoint(..) => Self::field("muster", &error.to_string()),
+            BlockStoreError::NotFound => Self::detail(
+                StatusCode::NOT_FOUND,
+                "The output of this job is not in the file store any more: its time there was over.",
+            ),
+            BlockStoreError::Throttled(wait_s) => {
+                Self::throttled(Duration::from_secs(wait_s.saturating_sub(1)))
+            }
+            BlockStoreError::FalseLength(_) => Self::detail(StatusCode::NOT_FOUND, error.to_string()),
+            BlockStoreError::Store(error) => error.into(),
+            BlockStoreError::NotPermitted
+            | BlockStoreError::Ended
+            | BlockStoreError::AttemptEnded
+            | BlockStoreError::OtherContent(_)
+            | BlockStoreError::TooSlow
+            | BlockStoreError::TooLong
+            | BlockStoreError::Broken(_)
+            | BlockStoreError::BeingDropped
+            | BlockStoreError::Full
+            | BlockStoreError::AttemptFull(_)
+            | BlockStoreError::Storage(_) => {
+                tracing::error!(error = %Causes(&error), "the blocks of a job cannot be granted or read");
+                Self::detail(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "The facilitator's file store does not answer; try again.",
+                )
+            }
+        }
+    }
+}
+
 impl From<IssueError> for ApiRejection {
     fn from(error: IssueError) -> Self {
         tracing::error!(error = %Causes(&error), "cannot sign a nonce or a token");
@@ -246,5 +283,31 @@ impl IntoResponses for ApiRejection {
             responses.insert(status.to_owned(), response.into());
         }
         responses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_request_for_blocks_is_the_users_fault_only_where_the_terms_are() {
+        let job = "11111111-2222-4333-8444-555555555555".parse().unwrap();
+        let outage = StoreError::corrupt("job_checkpoints.kept", "it is no list");
+        for (error, status) in [
+            (BlockStoreError::from(outage), StatusCode::SERVICE_UNAVAILABLE),
+            (BlockStoreError::Full, StatusCode::SERVICE_UNAVAILABLE),
+            (BlockStoreError::NoCheckpoint(job, 3), StatusCode::BAD_REQUEST),
+            (BlockStoreError::NotFound, StatusCode::NOT_FOUND),
+            (BlockStoreError::FalseLength(9), StatusCode::NOT_FOUND),
+            (BlockStoreError::Throttled(3), StatusCode::TOO_MANY_REQUESTS),
+        ] {
+            let text = error.to_string();
+            let rejection = ApiRejection::from(error);
+            assert_eq!(rejection.status(), status, "{text}");
+            if status == StatusCode::TOO_MANY_REQUESTS {
+                assert_eq!(rejection.retry_after, Some(3));
+            }
+        }
     }
 }

@@ -199,11 +199,13 @@ fn target(content: &NewJobPage<'_>) -> Markup {
             .flat_map(|validator| {
                 validator.classes.iter().map(move |offer| {
                     let key = validator.validator.to_string();
+                    let watched = offer.has_watched_disks().then_some(", some with a watched disk");
                     let name = format!(
-                        "{} — {} of {} free, validator {}",
+                        "{} — {} of {} free{}, validator {}",
                         offer.class,
                         offer.free,
                         offer.executors,
+                        watched.unwrap_or_default(),
                         crate::text::shorten(&key)
                     );
                     (format!("{key}/{}", offer.class), name)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 use muster_protocol::account_api::AccountView;
-use muster_protocol::rest::{JobPage, SubnetCapacity};
+use muster_protocol::rest::{ClassOffer, JobPage, SubnetCapacity, WATCHED_DISK_NOTE};
 
 use crate::PagePart;
 use crate::frame::{Section, Visitor, page, part, scroll};
@@ -92,5 +92,40 @@ fn offers(subnet: &SubnetCapacity) -> Markup {
             }
         }
     };
-    scroll("Offers of the subnet", &table)
+    let watched = subnet
+        .results
+        .iter()
+        .flat_map(|validator| &validator.classes)
+        .any(ClassOffer::has_watched_disks);
+    html! {
+        (scroll("Offers of the subnet", &table))
+        @if watched { p.help { "Watched disk: " (WATCHED_DISK_NOTE) "." } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_class_with_watched_disks_is_named_and_explained() {
+        let shown = |hardware: &str| {
+            let subnet = json!({"results": [{
+                "validator": "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY", "told_at": "2026-01-21T12:34:56Z",
+                "limits": {"job_s": 1, "image_s": 2, "image_default_s": 3, "queue_s": 4, "queue_default_s": 5},
+                "classes": [{"class": "always_on.test", "hardware": hardware, "miners": 1, "executors": 1, "free": 1,
+                    "running": 0, "private_images": 0, "waiting": 0, "ahead": 0, "estimate_s": null, "why": ""}],
+            }]});
+            offers(&serde_json::from_value(subnet).unwrap()).into_string()
+        };
+        let noted = shown("8 cores, some with a watched disk");
+        assert!(
+            noted.contains("8 cores, some with a watched disk</td>"),
+            "{noted}"
+        );
+        assert!(noted.contains(WATCHED_DISK_NOTE), "{noted}");
+        assert!(!shown("8 cores").contains("atched disk"));
+    }
 }

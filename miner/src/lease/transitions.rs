@@ -6,7 +6,7 @@ mod sealing;
 
 use std::time::Duration;
 
-use muster_protocol::job::{Fault, ImageFetchFailure, LEASE_OVER, RESUME_KEY};
+use muster_protocol::job::{Fault, IMAGE_FETCH_KEY, ImageFetchFailure, LEASE_OVER, RESUME_KEY};
 use muster_protocol::wire::checkpoints::DrainJob;
 use muster_protocol::wire::executor::{EndStored, OneTimeSecret};
 use muster_protocol::wire::executor_socket::MinerToExecutor;
@@ -24,7 +24,7 @@ use super::return_secrets::Hold;
 use super::trace::{LeaseTrace, add_trace};
 use super::{
     DRAIN_LEAD, Effect, Event, ExecutorReport, Fence, FetchStage, LeaseEnding, LeaseRefusal, LeaseStage,
-    LeaseState, LeaseTimeouts, horde_failed,
+    LeaseState, LeaseTimeouts, SlotHolders, horde_failed,
 };
 
 /// The processes that may take the place of one that ended, for one lease. A machine that kills them all is not fit.
@@ -274,7 +274,8 @@ impl Lease {
             Event::Cancelled { reason } => self.on_cancelled(reason),
             Event::Forwarded(message) => Ok(self.on_forwarded(message)),
             Event::MinerStops => self.on_miner_stops(),
-            Event::Tick => self.on_tick(now),
+            Event::Tick => self.on_tick(now, &SlotHolders::default()),
+            Event::TickWithoutSlot(holders) => self.on_tick(now, &holders),
         }
     }
 
@@ -471,7 +472,7 @@ impl Lease {
         }
     }
 
-    fn on_tick(&mut self, now: Timestamp) -> Step {
+    fn on_tick(&mut self, now: Timestamp, holders: &SlotHolders) -> Step {
         if self.away_until().is_some_and(|until| until <= now) {
             let text = format!(
                 "the executor's connection was lost while the job was {}, and it did not come back within {} s",
@@ -504,10 +505,7 @@ impl Lease {
             // While the image is on its way the validator's clock comes first; that end is for one that has gone.
             LeaseState::Fetching(stage) => {
                 let (failure, text) = match stage {
-                    FetchStage::Waiting => (
-                        ImageFetchFailure::NoSlot,
-                        "the miner had no slot for the fetch of the image in time: other fetches were under way",
-                    ),
+                    FetchStage::Waiting => return self.lose_slot(holders),
                     FetchStage::Granted => (
                         ImageFetchFailure::TimedOut,
                         "the image did not arrive within the time that is allowed for it",
@@ -517,7 +515,7 @@ impl Lease {
                         "the image arrived, and no executor became free in time",
                     ),
                 };
-                return self.lose_image(failure, text);
+                return self.lose_image(text, json!({ IMAGE_FETCH_KEY: failure }));
             }
             LeaseState::WaitingForPayload => (
                 HordeFailureReason::GenericError,

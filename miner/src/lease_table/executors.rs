@@ -1,5 +1,6 @@
 //! The lease table's answers to executors.
 
+use muster_protocol::job::MAX_SLOT_LEASES;
 use muster_protocol::wire::miner::ExecutorManifest;
 use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureSet, Manifest, Timestamp};
@@ -7,7 +8,7 @@ use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureS
 use super::fetch_slots::FetchRequest;
 use super::validators::executor_complaint;
 use super::{ConnectionId, DialId, Effect, ExecutorCapacity, LeaseTable};
-use crate::lease::{self, ExecutorReport, FetchStage, Lease, LeaseState, ReturningExecutor};
+use crate::lease::{self, ExecutorReport, FetchStage, Lease, LeaseState, ReturningExecutor, SlotHolders};
 
 impl LeaseTable {
     /// A token is valid once: for its lease, while that lease waits for its executor.
@@ -140,6 +141,27 @@ impl LeaseTable {
             if apart > places {
                 active.lease.keep_executor();
             }
+        }
+    }
+
+    /// The leases that hold slots now, with both receipts of those that began to fetch first.
+    pub(super) fn slot_holders(&self) -> SlotHolders {
+        let granted = LeaseState::Fetching(FetchStage::Granted);
+        let mut holders: Vec<_> = self
+            .active
+            .values()
+            .filter(|active| active.lease.state() == granted)
+            .collect();
+        holders.sort_unstable_by_key(|active| active.fetch_number);
+        let shown = holders.iter().take(MAX_SLOT_LEASES);
+        let receipts = shown.flat_map(|active| {
+            std::iter::once(&active.started)
+                .chain(active.accepted.as_deref())
+                .cloned()
+        });
+        SlotHolders {
+            leases: holders.len(),
+            receipts: receipts.collect(),
         }
     }
 

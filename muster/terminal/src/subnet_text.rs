@@ -1,6 +1,6 @@
 //! The offers of a subnet as text: each class, and how long a job of the user's would wait.
 
-use muster_protocol::rest::{ClassOffer, ValidatorCapacity};
+use muster_protocol::rest::{ClassOffer, ValidatorCapacity, WATCHED_DISK_NOTE};
 
 use crate::{job_text, print};
 
@@ -26,6 +26,9 @@ pub fn print_offers(offers: &ValidatorCapacity) {
             offer.waiting, offer.class, offer.why
         ));
     }
+    for offer in offers.classes.iter().filter(|offer| offer.has_watched_disks()) {
+        print::line(format_args!("  {}", disk_note(offer)));
+    }
     let limits = offers.limits;
     print::line(format_args!(
         "limits: a job {}, its image {} ({} without --image-time-limit), the queue {} ({} without --queue-time)",
@@ -35,6 +38,10 @@ pub fn print_offers(offers: &ValidatorCapacity) {
         span(limits.queue_s),
         span(limits.queue_default_s),
     ));
+}
+
+fn disk_note(offer: &ClassOffer) -> String {
+    format!("{}: {WATCHED_DISK_NOTE}", offer.class)
 }
 
 fn row(offer: &ClassOffer) -> Vec<String> {
@@ -100,6 +107,15 @@ mod tests {
         assert_eq!(prospect(&offer(2, 0, 3, None)), "waits; nobody knows how long");
         assert_eq!(prospect(&offer(0, 0, 1, None)), "waits for a miner");
         assert_eq!(row(&offer(2, 1, 0, Some(0)))[1], "?");
+        let mut watched = offer(2, 1, 0, None);
+        assert!(!watched.has_watched_disks());
+        watched.hardware = Some("8 cores, some with a watched disk".to_owned());
+        assert!(watched.has_watched_disks());
+        let note = disk_note(&watched);
+        assert!(
+            note.starts_with("always_on.test: some executors have a watched disk"),
+            "{note}"
+        );
         for (seconds, text) in [
             (90, "90 s"),
             (1_800, "30 min"),

@@ -1,8 +1,12 @@
 //! The hardware of an executor, in a few words and in all its parts, read from the specs that its miner sends.
 
+use muster_protocol::rest::WATCHED_DISK;
 use muster_protocol::wire::machines::{ClaimedSpecs, MAX_GPU_KINDS, plain};
 use muster_protocol::{ExecutorClass, Timestamp};
 use serde_json::Value;
+
+/// The key of an executor's specs that states how a job's disk is bounded: `sized` or `watched`.
+const DISK_BOUND_KEY: &str = "muster_disk_bound";
 
 /// The most characters of a name of a part.
 const MAX_NAME: usize = 40;
@@ -24,6 +28,12 @@ pub fn describe_hardware(specs: &Value) -> Option<String> {
     let kib = specs.pointer("/ram/total").and_then(Value::as_u64);
     let gib = kib.map(|kib| kib.saturating_add(1 << 19) >> 20);
     parts.extend(gib.filter(|gib| *gib > 0).map(|gib| format!("{gib} GiB")));
+    let bound = specs.get(DISK_BOUND_KEY).and_then(Value::as_str);
+    parts.extend(
+        bound
+            .filter(|bound| *bound == "watched")
+            .map(|_| WATCHED_DISK.to_owned()),
+    );
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
@@ -90,6 +100,12 @@ mod tests {
             describe_hardware(&gpus).as_deref(),
             Some("2 x A6000, 1 x H200, 1 core")
         );
+        let bounded = |bound: &str| {
+            let specs = json!({"specs": {"cpu": {"count": 8}, "muster_disk_bound": bound}});
+            describe_hardware(&specs).unwrap()
+        };
+        assert_eq!(bounded("watched"), "8 cores, watched disk");
+        assert_eq!(bounded("sized"), "8 cores");
         for nothing in [
             json!({}),
             json!(null),

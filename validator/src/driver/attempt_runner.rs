@@ -51,7 +51,7 @@ pub(super) struct AttemptRunner<'a> {
     without_image: Vec<(AttemptId, MinerKey)>,
     /// The miner's last complaint, which may explain why the attempt failed.
     complaint: Option<String>,
-    /// Whether the receipts in the miner's refusal show that its executors are at work.
+    /// Whether the receipts in the miner's refusal show that its executors are at work, or its slots taken.
     excused: bool,
     /// The user's reason for calling the job off, for the miner.
     cancel_reason: Option<String>,
@@ -84,7 +84,7 @@ impl<'a> AttemptRunner<'a> {
             AttemptConnection::default()
         };
         let output = output_order(request, attempt.ordinal);
-        Self {
+        let runner = Self {
             deps,
             request,
             attempt,
@@ -98,7 +98,10 @@ impl<'a> AttemptRunner<'a> {
             live_budget: LiveBudget::new(now),
             checkpoints: None,
             output,
-        }
+        };
+        // An earlier process may have heard that the image is on its way.
+        runner.note_fetch(runner.attempt.machine.state());
+        runner
     }
 
     /// Names the earlier attempts of the job, to learn what their failures are worth.

@@ -6,6 +6,7 @@ use muster_process::SharedClock;
 use muster_protocol::wire::machines::ClaimedOffer;
 use muster_protocol::wire::miner::ExecutorManifest;
 use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, Hotkey, MinerKey};
+use muster_routing::slot_excuse::FetchingLeases;
 use muster_routing::start_claims::{ProgramKey, StartClaim, StartClaims};
 use muster_routing::{CacheKey, MinerLedger};
 use parking_lot::{Mutex, MutexGuard};
@@ -24,6 +25,8 @@ pub(crate) struct MinerRecords {
     /// The miners that lately started programs, and those that said that they cannot be started. After a start of this
     /// process it is empty: an earlier claim stays as it was marked.
     starts: Mutex<StartClaims>,
+    /// The leases whose images are on their way.
+    fetching: Mutex<FetchingLeases>,
     /// Miners' claims about their machines.
     pub(crate) claims: ClaimBoard,
     /// A record may make room for these.
@@ -37,6 +40,7 @@ impl MinerRecords {
             clock,
             ledger: Mutex::new(ledger),
             starts: Mutex::default(),
+            fetching: Mutex::default(),
             claims: ClaimBoard::default(),
             waiting,
         }
@@ -45,6 +49,18 @@ impl MinerRecords {
     /// The miners' ledger. Hold the lock for a statement or two at most.
     pub(crate) fn ledger(&self) -> MutexGuard<'_, MinerLedger> {
         self.ledger.lock()
+    }
+
+    /// The leases whose images are on their way. Hold the lock for a statement or two at most; a thread that needs the
+    /// ledger too locks the ledger first.
+    pub(super) fn fetching(&self) -> MutexGuard<'_, FetchingLeases> {
+        self.fetching.lock()
+    }
+
+    /// Whether the miner may be without a fetch slot once more for nothing.
+    pub(super) fn has_free_no_slot(&self, miner: MinerKey) -> bool {
+        let now = self.clock.now();
+        self.ledger().has_free_no_slot(miner, now)
     }
 
     /// The executors that a miner offers now, by class.

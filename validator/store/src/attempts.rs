@@ -120,6 +120,22 @@ pub struct OfferCount {
     pub refused: u32,
 }
 
+/// Offers that ended at a miner within an hour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedOffers {
+    /// The miner that was asked.
+    pub miner: MinerKey,
+    /// The begin of the hour.
+    pub at: Timestamp,
+    /// The number of users' offers.
+    pub offers: u32,
+    /// The number of all offers that ended without a fetch slot for nothing.
+    pub no_slots: u32,
+}
+
+/// Microseconds of an hour.
+const HOUR_MICROS: i64 = 3_600_000_000;
+
 /// Why an attempt went to its miner, as the operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RouteView {
@@ -325,6 +341,36 @@ impl Store {
                 class: parse_column(row, "class")?,
                 offers: number(row, "offers")?,
                 refused: number(row, "refused")?,
+            })
+        };
+        rows.iter().map(count).collect()
+    }
+
+    /// The offers that ended at each miner since a time, by the hour.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn ended_offers(&self, since: Timestamp) -> Result<Vec<EndedOffers>> {
+        let rows = sqlx::query(
+            "SELECT a.miner, a.ended_at / 3600000000 AS hour, \
+             CAST(SUM(CASE WHEN j.own = 0 THEN 1 ELSE 0 END) AS BIGINT) AS offers, \
+             CAST(SUM(CASE WHEN a.mark = $2 THEN 1 ELSE 0 END) AS BIGINT) AS no_slots \
+             FROM attempts AS a JOIN jobs AS j ON j.job_id = a.job_id \
+             WHERE a.ended_at >= $1 AND a.mark IS NOT NULL GROUP BY a.miner, a.ended_at / 3600000000",
+        )
+        .bind(since.micros())
+        .bind(AttemptMark::NoSlot.as_str())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(query_error("count the offers that ended"))?;
+        let number = |row, name| Ok(u32::try_from(to_unsigned(read_column(row, name)?)).unwrap_or(u32::MAX));
+        let count = |row| {
+            let hour: i64 = read_column(row, "hour")?;
+            Ok(EndedOffers {
+                miner: parse_column(row, "miner")?,
+                at: Timestamp::from_micros(hour.saturating_mul(HOUR_MICROS)),
+                offers: number(row, "offers")?,
+                no_slots: number(row, "no_slots")?,
             })
         };
         rows.iter().map(count).collect()

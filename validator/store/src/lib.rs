@@ -50,7 +50,7 @@ use sqlx::migrate::Migrator;
 use tokio::sync::watch;
 
 pub use attempts::{
-    AttemptChange, AttemptGroup, EndedWork, NewAttempt, OfferCount, RouteView, StoredAttempt,
+    AttemptChange, AttemptGroup, EndedOffers, EndedWork, NewAttempt, OfferCount, RouteView, StoredAttempt,
 };
 pub use audits::{AdoptedAudit, AuditOrigin, EndedConviction, StandingConviction};
 pub use burns::BurnedTransfer;

@@ -33,6 +33,7 @@ mod facilitator_faults;
 mod false_ids;
 #[cfg(test)]
 mod faults;
+mod fetch_slots;
 #[cfg(test)]
 mod gateway;
 #[cfg(test)]

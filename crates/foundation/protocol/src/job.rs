@@ -28,7 +28,9 @@ pub use credentials::{
     MAX_REGISTRY_PASSWORD_BYTES, MAX_REGISTRY_USER_BYTES, RegistryCredentials, SealedCredentials,
     SealedCredentialsError,
 };
-pub use image_fetch::{IMAGE_FETCH_KEY, ImageFetchFailure};
+pub use image_fetch::{
+    IMAGE_FETCH_KEY, ImageFetchFailure, MAX_SLOT_LEASES, SLOT_LEASES_KEY, take_slot_leases,
+};
 pub use limits::{
     BoundedFields, MAX_ENTRIES, MAX_IMAGE_CHARS, MAX_JOB_SECS, MAX_TEXT_BYTES, OverLimit, find_over_limits,
 };

@@ -15,7 +15,9 @@ pub use jobs::{
     MetricSeries, NonFinitePoint, ProgressEvent, QueueEvent, QueuedJob, ReportCheat, ReportedState,
     StatusEntry, events,
 };
-pub use subnet::{ClassOffer, MinerReport, MinerView, SubnetCapacity, ValidatorCapacity};
+pub use subnet::{
+    ClassOffer, MinerReport, MinerView, SubnetCapacity, ValidatorCapacity, WATCHED_DISK, WATCHED_DISK_NOTE,
+};
 pub use webhooks::{AccountWebhookView, SetWebhook, WebhookDelivery, WebhookState};
 
 /// Names of request headers, most of which carry a user's signature.

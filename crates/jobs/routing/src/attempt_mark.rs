@@ -11,9 +11,12 @@ pub enum AttemptMark {
     Done,
     /// No effect: the user's failure, or a rejection that counts against no party.
     Clean,
-    /// The miner was busy, although its manifest lists executors and no receipt shows them at work, or had no slot for
-    /// the fetch of the image. Like an [`Self::Excuse`], the mark puts the miner behind its equals and never excludes
-    /// it.
+    /// The miner had no slot for the fetch of the image, and seldom has none. No effect; a bounded part of a miner's
+    /// offers may end so.
+    NoSlot,
+    /// The miner was busy, although its manifest lists executors and no receipt shows them at work, or often had no
+    /// slot for the fetch of an image and did not show the leases that hold the slots. Like an [`Self::Excuse`], the
+    /// mark puts the miner behind its equals and never excludes it.
     Unexcused,
     /// The attempt failed by another party's fault, as the miner claims. Excuses never exclude a miner, or users'
     /// mistakes would; they put it behind its equals, so that excuses earn it neither pay nor jobs.
@@ -28,9 +31,10 @@ pub enum AttemptMark {
 
 impl AttemptMark {
     /// All marks that exist.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Done,
         Self::Clean,
+        Self::NoSlot,
         Self::Unexcused,
         Self::Excuse,
         Self::Suspect,
@@ -42,6 +46,7 @@ impl AttemptMark {
         match self {
             Self::Done => "done",
             Self::Clean => "clean",
+            Self::NoSlot => "no_slot",
             Self::Unexcused => "unexcused",
             Self::Excuse => "excuse",
             Self::Suspect => "suspect",
@@ -58,8 +63,11 @@ impl AttemptMark {
 /// The facts beyond an attempt's end that decide its mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MarkEvidence {
-    /// Whether a rejection is justified: by receipts of work under way, or because no manifest of the miner is known.
+    /// Whether a rejection is justified: by receipts of work under way, because no manifest of the miner is known, or
+    /// by the leases that hold the miner's fetch slots.
     pub excused: bool,
+    /// Whether the miner may be without a slot once more for nothing.
+    pub free_no_slot: bool,
     /// Whether another miner had the job's image lately.
     pub image_elsewhere: bool,
     /// Whether the job is a user's, and not one of the validator's own.
@@ -72,6 +80,7 @@ pub struct MarkEvidence {
 pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
     let MarkEvidence {
         excused,
+        free_no_slot,
         image_elsewhere,
         is_users,
         started_elsewhere,
@@ -85,10 +94,10 @@ pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
         Outcome::Rejected(_) => AttemptMark::Unexcused,
         // The word of a miner that it fetches too much else is one that it is busy.
         Outcome::HordeFailed(_) if outcome.image_fetch_failure() == Some(ImageFetchFailure::NoSlot) => {
-            if excused {
-                AttemptMark::Clean
-            } else {
-                AttemptMark::Unexcused
+            match (excused, free_no_slot) {
+                (true, _) => AttemptMark::Clean,
+                (false, true) => AttemptMark::NoSlot,
+                (false, false) => AttemptMark::Unexcused,
             }
         }
         Outcome::HordeFailed(_) if outcome.image_fetch_failure().is_some() => {
@@ -249,6 +258,20 @@ mod tests {
                 assert_eq!(mark_attempt(&outcome, evidence), expected, "{failure}");
                 assert_eq!(outcome.fault(), Fault::Nobody, "never the user's");
             }
+        }
+        for (excused, free_no_slot, expected) in [
+            (true, true, AttemptMark::Clean),
+            (true, false, AttemptMark::Clean),
+            (false, true, AttemptMark::NoSlot),
+        ] {
+            let evidence = MarkEvidence {
+                excused,
+                free_no_slot,
+                ..MarkEvidence::default()
+            };
+            assert_eq!(mark_attempt(&of_miner("no_slot"), evidence), expected);
+            let busy_elsewhere = mark_attempt(&of_miner("no_executor"), evidence);
+            assert_eq!(busy_elsewhere, AttemptMark::Clean, "the allowance is for slots");
         }
         for mark in AttemptMark::ALL {
             assert_eq!(AttemptMark::from_word(mark.as_str()), Some(mark));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use muster_protocol::rest::WATCHED_DISK;
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp};
 
 use crate::exclusion::Exclusion;
@@ -68,6 +69,18 @@ impl ClassCapacity {
     pub fn usual_hardware(&self) -> Option<&str> {
         let usual = self.hardware.iter().max_by_key(|(_, count)| **count)?;
         Some(usual.0)
+    }
+
+    /// The usual hardware, and whether other executors have a disk of no fixed size: a user must know that before the
+    /// class is chosen.
+    pub fn described_hardware(&self) -> Option<String> {
+        let usual = self.usual_hardware()?;
+        let is_watched = |hardware: &str| hardware.contains(WATCHED_DISK);
+        let is_mixed = !is_watched(usual) && self.hardware.keys().any(|hardware| is_watched(hardware));
+        Some(match is_mixed {
+            true => format!("{usual}, some with a {WATCHED_DISK}"),
+            false => usual.to_owned(),
+        })
     }
 }
 
@@ -418,6 +431,24 @@ mod tests {
             ..expected
         };
         assert_eq!(expected.usual_hardware(), Some("8 cores, 16 GiB"));
+        let with = |hardware: &[(&str, u32)]| {
+            let hardware = hardware.iter().map(|(text, count)| ((*text).to_owned(), *count));
+            let capacity = ClassCapacity {
+                hardware: hardware.collect(),
+                ..ClassCapacity::default()
+            };
+            capacity.described_hardware()
+        };
+        assert_eq!(with(&[]), None);
+        assert_eq!(with(&[("8 cores", 2)]).as_deref(), Some("8 cores"));
+        assert_eq!(
+            with(&[("8 cores", 2), ("4 cores, watched disk", 1)]).as_deref(),
+            Some("8 cores, some with a watched disk")
+        );
+        assert_eq!(
+            with(&[("8 cores", 1), ("4 cores, watched disk", 2)]).as_deref(),
+            Some("4 cores, watched disk")
+        );
         assert_eq!(capacities, [(CLASS, expected)].into());
         assert_eq!(
             describe_private_offers(&capacities),

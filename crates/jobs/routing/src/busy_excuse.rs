@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_protocol::receipt::{AcceptedReceipt, AttemptAtWork};
+use muster_protocol::receipt::{AcceptedReceipt, AttemptAtWork, StartedReceipt};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, ReceiptPayload, Timestamp, ValidatorKey};
 
 /// How long after its expiry a receipt still excuses, for clocks that differ.
@@ -62,38 +62,12 @@ pub fn weigh_excuse<'a>(
     let Some(executors) = rejection.executors else {
         return BusyEvidence::Believed;
     };
-    let (mut started, mut accepted) = (Vec::new(), BTreeMap::<_, Vec<&AcceptedReceipt>>::new());
-    for receipt in receipts {
-        match receipt {
-            ReceiptPayload::Started(receipt) => started.push(receipt),
-            ReceiptPayload::Accepted(receipt) => {
-                let of_attempt = (receipt.job_uuid, receipt.validator_hotkey);
-                accepted.entry(of_attempt).or_default().push(receipt);
-            }
-            ReceiptPayload::Finished(_) => {}
-        }
-    }
-    // The time at which a receipt expires, if it is valid at the time of the rejection.
-    let expiry = |written: Timestamp, ttl: u64| {
-        let until = written.plus(Duration::from_secs(ttl));
-        (written < rejection.at && rejection.at < until.plus(LEEWAY)).then_some(until)
-    };
     let mut at_work = BTreeMap::<AttemptId, (bool, AttemptAtWork)>::new();
-    for receipt in started {
-        let of_attempt = (receipt.job_uuid, receipt.validator_hotkey);
-        let accepted = accepted.get(&of_attempt).into_iter().flatten();
-        let accepted = accepted
-            .filter(|accepted| accepted.miner_hotkey == rejection.miner)
-            .filter_map(|accepted| expiry(accepted.timestamp, accepted.ttl));
-        let is_such_work = receipt.miner_hotkey == rejection.miner
-            && receipt.executor_class == rejection.class
+    for (receipt, until) in shown_work(rejection.miner, rejection.at, receipts) {
+        let is_such_work = receipt.executor_class == rejection.class
             && receipt.job_uuid != rejection.attempt
             && counts(receipt.validator_hotkey);
-        let until = expiry(receipt.timestamp, receipt.ttl)
-            .into_iter()
-            .chain(accepted)
-            .max();
-        if let Some(until) = until.filter(|_| is_such_work) {
+        if is_such_work {
             let shown = AttemptAtWork {
                 attempt: receipt.job_uuid,
                 shown_at: rejection.at,
@@ -111,10 +85,47 @@ pub fn weigh_excuse<'a>(
     BusyEvidence::AtWork(excuses.map(|(_, shown)| shown).collect())
 }
 
+/// The started receipts of a miner whose attempts are under way at a time, by themselves or by the accepted receipt of
+/// the same attempt and validator, each with the time by which the attempt must have ended. The same attempt may be
+/// listed twice.
+pub(crate) fn shown_work<'a>(
+    miner: MinerKey,
+    at: Timestamp,
+    receipts: impl IntoIterator<Item = &'a ReceiptPayload>,
+) -> Vec<(&'a StartedReceipt, Timestamp)> {
+    let (mut started, mut accepted) = (Vec::new(), BTreeMap::<_, Vec<&AcceptedReceipt>>::new());
+    for receipt in receipts {
+        match receipt {
+            ReceiptPayload::Started(receipt) if receipt.miner_hotkey == miner => started.push(receipt),
+            ReceiptPayload::Accepted(receipt) if receipt.miner_hotkey == miner => {
+                let of_attempt = (receipt.job_uuid, receipt.validator_hotkey);
+                accepted.entry(of_attempt).or_default().push(receipt);
+            }
+            ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_) => {}
+        }
+    }
+    // The time at which a receipt expires, if it is valid at that time.
+    let expiry = |written: Timestamp, ttl: u64| {
+        let until = written.plus(Duration::from_secs(ttl));
+        (written < at && at < until.plus(LEEWAY)).then_some(until)
+    };
+    let until = |receipt: &StartedReceipt| {
+        let of_attempt = (receipt.job_uuid, receipt.validator_hotkey);
+        let accepted = accepted.get(&of_attempt).into_iter().flatten();
+        let accepted = accepted.filter_map(|accepted| expiry(accepted.timestamp, accepted.ttl));
+        let own = expiry(receipt.timestamp, receipt.ttl);
+        own.into_iter().chain(accepted).max()
+    };
+    started
+        .into_iter()
+        .filter_map(|receipt| Some((receipt, until(receipt)?)))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use muster_protocol::Hotkey;
-    use muster_protocol::receipt::{AcceptedTag, StartedReceipt, StartedTag};
+    use muster_protocol::receipt::{AcceptedTag, StartedTag};
     use uuid::Uuid;
 
     use super::*;

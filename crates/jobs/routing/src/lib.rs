@@ -22,6 +22,7 @@ mod miner_stats;
 mod newcomers;
 pub mod retry;
 pub mod route;
+pub mod slot_excuse;
 pub mod start_claims;
 #[cfg(test)]
 mod testing;

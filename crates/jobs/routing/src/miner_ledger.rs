@@ -35,6 +35,15 @@ const MAX_FULL: u32 = 8;
 /// Slices of a window that are counted apart: an event is forgotten at most a sixtieth of the window too late.
 const SLICES: i64 = 60;
 
+/// The time over which users' offers and missing fetch slots are counted.
+pub const NO_SLOT_WINDOW: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// One of so many users' offers may end without a fetch slot for nothing.
+const OFFERS_FOR_NO_SLOT: u32 = 100;
+
+/// Missing fetch slots in a window that are free however few offers a miner got.
+const MIN_NO_SLOTS: u32 = 1;
+
 /// A validator's knowledge of its miners.
 #[derive(Clone, Debug)]
 pub struct MinerLedger {
@@ -49,6 +58,10 @@ struct MinerAccount {
     incidents: SlicedCount,
     excuses: SlicedCount,
     given: SlicedCount,
+    /// Users' offers that have ended.
+    offers: SlicedCount,
+    /// Offers that ended without a fetch slot for nothing.
+    no_slots: SlicedCount,
     manifest: Option<(Timestamp, Manifest)>,
     features: Option<(Timestamp, FeatureSet)>,
     private_images: Option<(Timestamp, Manifest)>,
@@ -78,11 +91,15 @@ impl SlicedCount {
     }
 
     fn add(&mut self, at: Timestamp, window: Duration) {
+        self.add_many(1, at, window);
+    }
+
+    fn add_many(&mut self, events: u32, at: Timestamp, window: Duration) {
         let slice = Self::slice(at, window);
         let place = self.slices.partition_point(|(known, _)| *known < slice);
         match self.slices.get_mut(place) {
-            Some((known, count)) if *known == slice => *count = count.saturating_add(1),
-            Some(_) | None => self.slices.insert(place, (slice, 1)),
+            Some((known, count)) if *known == slice => *count = count.saturating_add(events),
+            Some(_) | None => self.slices.insert(place, (slice, events)),
         }
         while let (Some((oldest, _)), Some((newest, _))) = (self.slices.front(), self.slices.back())
             && newest.saturating_sub(*oldest) > SLICES
@@ -159,11 +176,36 @@ impl MinerLedger {
         match mark {
             AttemptMark::Done => account.done.add(at, window),
             AttemptMark::Clean => {}
+            AttemptMark::NoSlot => account.no_slots.add(at, NO_SLOT_WINDOW),
             AttemptMark::Unexcused | AttemptMark::Excuse | AttemptMark::Suspect => {
                 account.excuses.add(at, window)
             }
             AttemptMark::Incident => account.incidents.add(at, window),
         }
+    }
+
+    /// Notes that users' offers ended at `at`, so many of a miner.
+    pub fn record_ended_offers(&mut self, miner: MinerKey, offers: u32, at: Timestamp) {
+        let account = self.account(miner);
+        account.offers.add_many(offers, at, NO_SLOT_WINDOW);
+    }
+
+    /// Notes offers of an earlier process that ended without a fetch slot for nothing.
+    pub fn restore_no_slots(&mut self, miner: MinerKey, ended: u32, at: Timestamp) {
+        let account = self.account(miner);
+        account.no_slots.add_many(ended, at, NO_SLOT_WINDOW);
+    }
+
+    /// Whether a miner may be without a fetch slot once more for nothing: up to a hundredth of the users' offers that
+    /// ended there within [`NO_SLOT_WINDOW`], and once however few they are.
+    pub fn has_free_no_slot(&self, miner: MinerKey, now: Timestamp) -> bool {
+        let count = |events: fn(&MinerAccount) -> &SlicedCount| {
+            let account = self.accounts.get(&miner);
+            account.map_or(0, |account| events(account).count(now, NO_SLOT_WINDOW))
+        };
+        let offers = count(|account| &account.offers);
+        let free = (offers / OFFERS_FOR_NO_SLOT).max(MIN_NO_SLOTS);
+        count(|account| &account.no_slots) < free
     }
 
     /// Takes back an excuse that was noted at `at`.
@@ -448,6 +490,54 @@ mod tests {
         assert_eq!((now.open[&CLASS], now.given), (1, 1));
         ledger.withdraw_attempt(miner(1), CLASS, NOW(5));
         assert_eq!(stats_at(&ledger, &[], 1_002).given, 1, "nothing was given then");
+    }
+
+    #[test]
+    fn a_hundredth_of_a_miners_offers_may_end_without_a_slot_and_one_of_few() {
+        let mut ledger = ledger();
+        let week = i64::try_from(NO_SLOT_WINDOW.as_secs()).unwrap();
+        let free = |ledger: &MinerLedger, now| ledger.has_free_no_slot(miner(1), NOW(now));
+        assert!(free(&ledger, 0), "a miner with no offers has one free");
+        ledger.record_mark(miner(1), AttemptMark::NoSlot, NOW(0));
+        assert!(!free(&ledger, 0));
+        ledger.record_ended_offers(miner(1), 199, NOW(1));
+        assert!(!free(&ledger, 1));
+        ledger.record_ended_offers(miner(1), 1, NOW(2));
+        assert!(free(&ledger, 2), "two of 200");
+        ledger.record_mark(miner(1), AttemptMark::NoSlot, NOW(3));
+        assert!(!free(&ledger, 3));
+        assert!(ledger.has_free_no_slot(miner(2), NOW(3)), "each miner by itself");
+        // No other mark uses up what is free, and these leave no mark on the record.
+        ledger.record_mark(miner(1), AttemptMark::Unexcused, NOW(3));
+        ledger.record_ended_offers(miner(1), 100, NOW(4));
+        assert!(free(&ledger, 4));
+        let stats = stats_at(&ledger, &[], 4);
+        assert_eq!((stats.excuses, stats.incidents), (1, 0));
+        assert!(free(&ledger, week + week / 50), "both are forgotten after a week");
+        assert_eq!(
+            ledger.accounts[&miner(1)]
+                .no_slots
+                .count(NOW(week + week / 50), NO_SLOT_WINDOW),
+            0
+        );
+    }
+
+    #[test]
+    fn a_miner_without_slots_at_every_offer_is_free_for_no_more_than_a_hundredth() {
+        let mut ledger = ledger();
+        let mut free = 0;
+        for n in 0..5_000 {
+            // An offer every minute; each of them ends without a slot.
+            let now = NOW(n * 60);
+            if ledger.has_free_no_slot(miner(1), now) {
+                ledger.record_mark(miner(1), AttemptMark::NoSlot, now);
+                free += 1;
+            }
+            ledger.record_ended_offers(miner(1), 1, now);
+        }
+        assert_eq!(free, 49, "of 5,000, which took less than a week");
+        let slices = ledger.accounts[&miner(1)].offers.slices.len();
+        assert!(slices <= 61, "{slices}");
     }
 
     #[test]

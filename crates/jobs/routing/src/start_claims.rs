@@ -105,7 +105,11 @@ pub fn is_start_claim(outcome: &Outcome, mark: AttemptMark) -> bool {
     match mark {
         AttemptMark::Suspect => true,
         AttemptMark::Clean => outcome.is_broken_image(),
-        AttemptMark::Done | AttemptMark::Unexcused | AttemptMark::Excuse | AttemptMark::Incident => false,
+        AttemptMark::Done
+        | AttemptMark::NoSlot
+        | AttemptMark::Unexcused
+        | AttemptMark::Excuse
+        | AttemptMark::Incident => false,
     }
 }
 

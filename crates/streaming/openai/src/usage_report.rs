@@ -122,11 +122,15 @@ impl UsageFilter {
     fn takes(&self, line: &[u8]) -> bool {
         match self.place {
             LinePlace::Passing => false,
-            LinePlace::AfterEvent => self
-                .held
-                .iter()
-                .chain(line)
-                .all(|byte| matches!(byte, b'\r' | b'\n')),
+            // The bound is that of held bytes, or a cut would change what is taken out.
+            LinePlace::AfterEvent => {
+                self.held.len().saturating_add(line.len()) <= MAX_EVENT
+                    && self
+                        .held
+                        .iter()
+                        .chain(line)
+                        .all(|byte| matches!(byte, b'\r' | b'\n'))
+            }
             LinePlace::Start if self.held.is_empty() => report(line).is_some(),
             LinePlace::Start => report(&[self.held.as_slice(), line].concat()).is_some(),
         }
@@ -308,6 +312,27 @@ mod tests {
                 FilteredPart::Usage(_) => {}
             });
             assert_eq!(passed, event.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_line_too_long_to_be_held_passes_wherever_it_is_cut() {
+        for (line, passes) in [
+            ("\r".repeat(MAX_EVENT - 1), false),
+            ("\r".repeat(MAX_EVENT), true),
+            (format!("data: {}", " ".repeat(MAX_EVENT)), true),
+        ] {
+            let body = format!("{}{line}\n", EVENT.trim_end_matches('\n').to_owned() + "\n");
+            let whole = filtered(&[body.as_bytes()]);
+            assert_eq!(whole.0.is_empty(), !passes, "{} bytes", line.len());
+            for cut in [1, 100, MAX_EVENT - 1, MAX_EVENT] {
+                let pieces: Vec<_> = body.as_bytes().chunks(cut).collect();
+                assert!(
+                    filtered(&pieces) == whole,
+                    "{} bytes in pieces of {cut}",
+                    line.len()
+                );
+            }
         }
     }
 

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use muster_protocol::job::{IMAGE_FETCH_KEY, ImageFetchFailure};
+use muster_protocol::job::{IMAGE_FETCH_KEY, ImageFetchFailure, SLOT_LEASES_KEY};
 use muster_protocol::wire::executor::{ExecutorUp, FetchImage};
 use muster_protocol::wire::executor_socket::MinerToExecutor;
 use muster_protocol::wire::miner::{ExecutorReady, HordeFailed};
 use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{HordeFailureReason, ParticipantType, Timestamp};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::super::{Effect, FetchStage, LeaseEnding, LeaseStage, LeaseState};
+use super::super::{Effect, FetchStage, LeaseEnding, LeaseStage, LeaseState, SlotHolders};
 use super::{Lease, Step};
 
 /// Characters of a registry's name that are kept; no host name is longer.
@@ -118,15 +118,30 @@ impl Lease {
         self.tell(MinerToValidator::V0ExecutorReadyRequest(ready))
     }
 
-    /// The miner ends the attempt because its image does not come, or comes too late for an executor.
-    pub(super) fn lose_image(&mut self, failure: ImageFetchFailure, text: &str) -> Step {
+    /// The miner ends the attempt because other leases held its slots for too long, and shows these leases.
+    pub(super) fn lose_slot(&mut self, holders: &SlotHolders) -> Step {
+        let text = format!(
+            "the miner had no slot for the fetch of the image in time; fetches of other jobs in its slots: {}",
+            holders.leases
+        );
+        let failure = ImageFetchFailure::NoSlot;
+        let context = match holders.receipts.as_slice() {
+            [] => json!({ IMAGE_FETCH_KEY: failure }),
+            receipts => json!({ IMAGE_FETCH_KEY: failure, SLOT_LEASES_KEY: receipts }),
+        };
+        self.lose_image(&text, context)
+    }
+
+    /// The miner ends the attempt because its image does not come, or comes too late for an executor. `context` has
+    /// the reason.
+    pub(super) fn lose_image(&mut self, text: &str, context: Value) -> Step {
         let order = self.cancel_order(text.to_owned());
         let message = MinerToValidator::V0HordeFailedRequest(HordeFailed {
             job_uuid: self.attempt(),
             reported_by: ParticipantType::Miner,
             message: text.to_owned(),
             reason: HordeFailureReason::GenericError,
-            context: Some(json!({ IMAGE_FETCH_KEY: failure })),
+            context: Some(context),
         });
         let mut effects = self.end(LeaseEnding::HordeFailed, message);
         let before_stop = effects.len().saturating_sub(1);

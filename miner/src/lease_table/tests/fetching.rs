@@ -1,7 +1,7 @@
 //! Leases whose images are fetched: they keep no executor, and neither an account nor a registry delays others.
 
 use muster_protocol::JobRejectionReason;
-use muster_protocol::job::RegistryCredentials;
+use muster_protocol::job::{RegistryCredentials, take_slot_leases};
 use muster_protocol::wire::executor::ExecutorUp;
 use muster_protocol::wire::executor_socket::MinerToExecutor;
 use muster_protocol::wire::muster::OfferExtension;
@@ -215,12 +215,29 @@ fn a_lease_that_gets_no_slot_ends_by_that_name_before_the_validators_clock_runs_
         let MinerToValidator::V0HordeFailedRequest(failed) = message else {
             return None;
         };
-        Some((
-            failed.job_uuid,
-            failed.context.as_ref().unwrap()["image_fetch"].clone(),
-        ))
+        Some(failed.clone())
     });
-    assert_eq!(failures.collect::<Vec<_>>(), [(attempt(2), "no_slot".into())]);
+    let [mut failed] = <[_; 1]>::try_from(failures.collect::<Vec<_>>()).unwrap();
+    assert_eq!(failed.job_uuid, attempt(2));
+    assert!(
+        failed.message.contains("fetches of other jobs in its slots: 1"),
+        "{}",
+        failed.message
+    );
+    let shown = take_slot_leases(&mut failed.context);
+    let shown: Vec<_> = shown
+        .iter()
+        .map(|receipt| (receipt.payload.attempt(), receipt.payload.kind()))
+        .collect();
+    assert_eq!(
+        shown,
+        [(attempt(1), ReceiptKind::Started)],
+        "the lease that holds the slot"
+    );
+    assert_eq!(
+        failed.context,
+        Some(serde_json::json!({ "image_fetch": "no_slot" }))
+    );
     // The lease that has a slot goes on until the validator's clock has run out, too.
     let later = limit.plus(rules().patience.margin);
     let effects = book.apply(Event::Tick, later);

@@ -8,13 +8,16 @@ use muster_job_messages::attempt_connection::is_repeated;
 use muster_job_messages::hardware::{describe_hardware, read_specs};
 use muster_job_messages::incoming::{LiveUpdate, MessageMeaning, interpret};
 use muster_miner_link::ChannelEvent;
-use muster_protocol::job::{Event, JobState};
+use muster_protocol::job::{Event, JobState, take_slot_leases};
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::facilitator::RejectionDetails;
 use muster_protocol::wire::miner::DeclineJob;
 use muster_protocol::wire::validator_socket::MinerToValidator;
-use muster_protocol::{Feature, JobRejectionReason, ParticipantType, Receipt, ValidatorKey};
+use muster_protocol::{
+    Feature, JobRejectionReason, ParticipantType, Receipt, ReceiptPayload, Timestamp, ValidatorKey,
+};
 use muster_routing::busy_excuse::{BusyEvidence, BusyRejection, weigh_excuse};
+use muster_routing::slot_excuse::{SlotEvidence, SlotRefusal};
 use muster_store::StoreError;
 use serde_json::Value;
 
@@ -89,7 +92,7 @@ impl AttemptRunner<'_> {
         self.channel.features().lacks(needed.collect())
     }
 
-    async fn on_message(&mut self, message: MinerToValidator) -> Result<(), StoreError> {
+    async fn on_message(&mut self, mut message: MinerToValidator) -> Result<(), StoreError> {
         let about = message.attempt();
         if about.is_some_and(|about| about != self.attempt.id) {
             // A ComputeHorde miner may speak of another attempt on this attempt's connection.
@@ -103,6 +106,12 @@ impl AttemptRunner<'_> {
             self.excused = evidence.is_excuse();
             if let BusyEvidence::AtWork(at_work) = evidence {
                 self.deps.own_jobs.note_at_work(self.request.uuid, at_work);
+            }
+        }
+        if let MinerToValidator::V0HordeFailedRequest(failed) = &mut message {
+            let shown = take_slot_leases(&mut failed.context);
+            if !shown.is_empty() {
+                self.excused = self.weigh_slots(shown).is_excuse();
             }
         }
         let own_jobs = &self.deps.own_jobs;
@@ -193,18 +202,43 @@ impl AttemptRunner<'_> {
             at: now,
             executors,
         };
-        let shown: Vec<_> = decline.receipts.iter().take(MAX_EXCUSES).cloned().collect();
-        let verified = verify_receipts(shown, now);
-        let payloads = verified
-            .iter()
-            .filter_map(|receipt| Some(&receipt.as_ref().ok()?.payload));
+        let shown = decline.receipts.iter().take(MAX_EXCUSES).cloned().collect();
+        weigh_excuse(&refusal, &check_receipts(shown, now), self.counting_validators())
+    }
+
+    /// Weighs the receipts of the leases in a miner's slots as evidence for an end without a slot.
+    fn weigh_slots(&self, shown: Vec<Receipt>) -> SlotEvidence {
+        let now = self.deps.state.clock.now();
+        let (miner, account) = (self.attempt.miner, self.request.account());
+        let refusal = SlotRefusal {
+            miner,
+            validator: self.deps.state.key(),
+            attempt: self.attempt.id,
+            account: &account,
+            at: now,
+        };
+        let payloads = check_receipts(shown, now);
+        let records = &self.deps.records;
+        let evidence = {
+            let (ledger, counts) = (records.ledger(), self.counting_validators());
+            let is_elsewhere = |image| ledger.is_elsewhere(image, miner, now);
+            records
+                .fetching()
+                .weigh(&refusal, &payloads, counts, is_elsewhere)
+        };
+        let (leases, own_account) = (evidence.leases, evidence.own_account);
+        tracing::info!(attempt = %self.attempt.id, %miner, leases, own_account, "the miner had no slot for the fetch of an image, and shows the leases in its slots");
+        evidence
+    }
+
+    /// Selects the validators whose receipts are evidence: this one and those with a permit.
+    fn counting_validators(&self) -> impl Fn(ValidatorKey) -> bool + use<> {
         let (own_key, subnet) = (self.deps.state.key(), self.deps.state.subnet.last_metagraph());
-        let counts = |validator: ValidatorKey| {
+        move |validator| {
             let permitted =
                 |metagraph: &Metagraph| metagraph.find(&validator.0).is_some_and(|neuron| neuron.permit);
             validator == own_key || subnet.as_deref().is_some_and(permitted)
-        };
-        weigh_excuse(&refusal, payloads, counts)
+        }
     }
 
     /// Passes live output or progress on to the user, as far as the attempt's budget allows.
@@ -259,4 +293,12 @@ impl AttemptRunner<'_> {
         }
         Ok(())
     }
+}
+
+/// The receipts of a peer whose signatures are right.
+fn check_receipts(shown: Vec<Receipt>, now: Timestamp) -> Vec<ReceiptPayload> {
+    let verified = verify_receipts(shown, now).into_iter();
+    verified
+        .filter_map(|receipt| Some(receipt.ok()?.into_inner().payload))
+        .collect()
 }

@@ -6,6 +6,7 @@ use muster_job_messages::pay::MeasuredWork;
 use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
 use muster_protocol::job::{Event, ImageFetchFailure, JobState, Outcome, forget_another_image};
 use muster_protocol::{HordeFailureReason, JobFailureReason, JobRejectionReason, ReceiptKind, Timestamp};
+use muster_routing::slot_excuse::FetchingLease;
 use muster_routing::start_claims::is_start_claim;
 use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
 use muster_store::StoreError;
@@ -38,6 +39,7 @@ impl AttemptRunner<'_> {
         let left_mark = step.machine.outcome().map(|outcome| {
             let evidence = MarkEvidence {
                 excused: self.excused,
+                free_no_slot: self.deps.records.has_free_no_slot(self.attempt.miner),
                 is_users: !self.deps.state.is_own(self.request),
                 started_elsewhere: self
                     .deps
@@ -76,6 +78,8 @@ impl AttemptRunner<'_> {
             block: self.deps.state.subnet.head(),
             now,
         };
+        // Before the executor of a lease that fetches is free for the next job.
+        self.note_fetch(change.machine.state());
         if is_stored {
             self.store_change(&change).await?;
         }
@@ -172,6 +176,21 @@ impl AttemptRunner<'_> {
         Ok(())
     }
 
+    /// Notes whether the image is on its way: such a lease may hold a slot of its miner.
+    pub(super) fn note_fetch(&self, state: &JobState) {
+        let mut fetching = self.deps.records.fetching();
+        if *state == JobState::Fetching {
+            let lease = FetchingLease {
+                miner: self.attempt.miner,
+                account: self.request.account(),
+                image: CacheKey::image(&self.request.docker_image),
+            };
+            fetching.insert(self.attempt.id, lease);
+        } else {
+            fetching.remove(self.attempt.id);
+        }
+    }
+
     /// Notes the change in the miner's record.
     fn update_ledger(&self, change: &AttemptChange) {
         let miner = self.attempt.miner;
@@ -186,6 +205,9 @@ impl AttemptRunner<'_> {
         }
         if let Some(mark) = change.mark {
             ledger.record_mark(miner, mark, change.now);
+            if !self.deps.state.is_own(self.request) {
+                ledger.record_ended_offers(miner, 1, change.now);
+            }
         }
         match change.machine.state() {
             JobState::Ready => {

@@ -127,7 +127,7 @@ fn describe_offer(
     let why = waiting.why(line).filter(|_| count > 0);
     OfferedClass {
         class,
-        hardware: capacity.usual_hardware().map(str::to_owned),
+        hardware: capacity.described_hardware(),
         miners: capacity.miners,
         executors: capacity.executors,
         free: capacity.free,

@@ -1,11 +1,16 @@
 //! Epochs, statements of capacity and their evidence in the store, on every database at hand.
 
+use std::time::Duration;
+
 use muster_chain::{BlockNumber, Epoch};
+use muster_protocol::job::{Attempt, Event};
 use muster_protocol::receipt::OfferedReceipt;
+use muster_protocol::status::{HordeFailureReason, ParticipantType};
+use muster_protocol::wire::facilitator::HordeFailureDetails;
 use muster_protocol::{Digest, ExecutorClass, ReceiptPayload, Signature, ValidatorKey};
-use muster_routing::AttemptMark;
+use muster_routing::{AttemptMark, LedgerWindows};
 use muster_scoring::{CapacityStatement, EpochFacts, ProvenExecutors};
-use muster_validator::store::{AttemptChange, IssuedReceipt};
+use muster_validator::store::{AttemptChange, IssuedReceipt, restore_ledger};
 
 use super::{NOW, attempt, beginning, each, finished, hotkey, job, miner, request};
 
@@ -136,4 +141,66 @@ async fn blocks_that_receipts_named_and_offers_that_miners_refused_are_counted()
         assert_eq!(counts, [(miner(2), 1, 1)]);
         assert_eq!(store.offers_since(NOW(100_000)).await.unwrap(), []);
     }
+}
+
+#[tokio::test]
+async fn free_ends_without_a_slot_are_known_after_a_restart() {
+    let hour = Duration::from_secs(3_600);
+    let windows = LedgerWindows {
+        record: hour,
+        given: hour,
+        manifest: hour,
+        full: hour,
+        warm: hour,
+    };
+    for (test, store) in each().await {
+        let (one, frame) = request(job(1), 5);
+        store.admit(&one, &frame, NOW(1), None).await.unwrap();
+        let begun = attempt(1, 1);
+        store
+            .begin_attempt(one.uuid, &beginning(begun.clone()))
+            .await
+            .unwrap();
+        let day = 24 * 3_600;
+        let is_free = async |now| {
+            let ledger = restore_ledger(&store, windows, NOW(now)).await.unwrap();
+            ledger.has_free_no_slot(miner(2), NOW(now))
+        };
+        assert!(is_free(day).await, "{}", test.engine);
+        let change = AttemptChange {
+            worked: None,
+            job: one.uuid,
+            attempt: begun.id,
+            machine: ended_without_a_slot(&begun.machine),
+            mark: Some(AttemptMark::NoSlot),
+            receipts: vec![],
+            reports: vec![],
+            block: None,
+            now: NOW(day),
+        };
+        store.save(&change).await.unwrap();
+        let counted = store.ended_offers(NOW(0)).await.unwrap();
+        let [counted] = counted.as_slice() else {
+            panic!("one hour: {counted:?}");
+        };
+        assert_eq!(
+            (counted.miner, counted.offers, counted.no_slots),
+            (miner(2), 1, 1)
+        );
+        assert!(!is_free(day + 1).await);
+        // Longer than the window of marks, and within a week.
+        assert!(!is_free(7 * day).await);
+        assert!(is_free(9 * day).await, "it is forgotten");
+    }
+}
+
+fn ended_without_a_slot(machine: &Attempt) -> Attempt {
+    let failure = HordeFailureDetails {
+        reported_by: ParticipantType::Miner,
+        reason: HordeFailureReason::GenericError,
+        message: String::new(),
+        context: Some(serde_json::json!({ "image_fetch": "no_slot" })),
+    };
+    let offered = machine.clone().assume_offered(NOW(10));
+    offered.apply(Event::HordeFailed(failure), NOW(11)).unwrap().0
 }

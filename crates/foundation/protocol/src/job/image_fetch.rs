@@ -1,9 +1,36 @@
 //! The reasons for which a job's image does not come, as the parties name them in a failure's context.
 
+use serde::Deserialize as _;
+use serde_json::Value;
+
 use crate::job::Fault;
+use crate::receipt::Receipt;
 
 /// The key in a failure's `context` that holds an [`ImageFetchFailure`].
 pub const IMAGE_FETCH_KEY: &str = "image_fetch";
+
+/// The key beside [`ImageFetchFailure::NoSlot`] that holds the receipts of the leases in the miner's slots, as a
+/// refusal holds those of work under way.
+pub const SLOT_LEASES_KEY: &str = "slot_leases";
+
+/// Leases of which a miner shows the receipts, at most; each has two.
+pub const MAX_SLOT_LEASES: usize = 16;
+
+/// Takes the receipts of the leases in a miner's slots out of a failure's context: they are for the validator and not
+/// for the user. Values that are no receipts are left out, and so are those beyond [`MAX_SLOT_LEASES`].
+pub fn take_slot_leases(context: &mut Option<Value>) -> Vec<Receipt> {
+    let taken = context
+        .as_mut()
+        .and_then(Value::as_object_mut)
+        .and_then(|context| context.remove(SLOT_LEASES_KEY));
+    let Some(Value::Array(shown)) = taken else {
+        return Vec::new();
+    };
+    let shown = shown.into_iter().take(MAX_SLOT_LEASES.saturating_mul(2));
+    shown
+        .filter_map(|receipt| Receipt::deserialize(receipt).ok())
+        .collect()
+}
 
 crate::macros::open_enum!(
     /// The reason for which a job's image did not come.

@@ -66,7 +66,8 @@ pub struct ClassOffer {
     /// The class to name in `executor_class`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub class: ExecutorClass,
-    /// The hardware of the most of these executors, as their miners tell it; null if none has told it.
+    /// The hardware of the most of these executors, as their miners tell it; null if none has told it. It has the words
+    /// `watched disk` if an executor is known to have no disk of a fixed size.
     pub hardware: Option<String>,
     /// Miners that offer the class.
     pub miners: u32,
@@ -86,4 +87,19 @@ pub struct ClassOffer {
     pub estimate_s: Option<u64>,
     /// The reason why the jobs of the class wait, in words; empty if none waits or the reason is unknown.
     pub why: String,
+}
+
+/// The part of [`ClassOffer::hardware`] that stands for executors without disks of a fixed size.
+pub const WATCHED_DISK: &str = "watched disk";
+
+/// The meaning of [`WATCHED_DISK`], for a user who chooses a class.
+pub const WATCHED_DISK_NOTE: &str = "some executors have a watched disk: they give no files away, so what an image \
+keeps below its volumes, /tmp and its home may belong to another user there, and a job's disk is bounded by measuring it";
+
+impl ClassOffer {
+    /// Whether an executor of the class is known to have a disk of no fixed size.
+    pub fn has_watched_disks(&self) -> bool {
+        let hardware = self.hardware.as_deref();
+        hardware.is_some_and(|hardware| hardware.contains(WATCHED_DISK))
+    }
 }

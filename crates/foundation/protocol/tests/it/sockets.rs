@@ -200,6 +200,9 @@ fn validator_frames() -> Vec<String> {
         format!(
             r#"{{"message_type":"MusterReceiptCountersigned","receipt":{receipt}}}"#
         ),
+        format!(
+            r#"{{"message_type":"V0HordeFailedRequest","job_uuid":"11111111-2222-4333-8444-555555555555","reported_by":"miner","message":"no slot","reason":"generic_error","context":{{"image_fetch":"no_slot","slot_leases":[{receipt}]}}}}"#
+        ),
     ]
 }
 
