@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_audit_check::AuditCheck;
-use muster_chain::{ChainClient, ChainError, ChainTimeouts, Metagraph, Netuid};
+use muster_chain::{ChainClient, ChainError, ChainTimeouts, Metagraph, Netuid, Neuron};
 use muster_identity::Keypair;
 use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
-use muster_protocol::{Digest, Manifest, MinerKey, ValidatorKey};
+use muster_protocol::{Digest, Hotkey, Manifest, MinerKey, Timestamp, ValidatorKey};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -166,12 +166,7 @@ impl ChainFollower {
         if metagraph.find(&self.key.hotkey()).is_none() {
             tracing::warn!(miner = %MinerKey(self.key.hotkey()), netuid = %self.netuid, "this miner is not registered");
         }
-        self.served.refresh(
-            metagraph
-                .neurons
-                .iter()
-                .map(|neuron| (ValidatorKey(neuron.hotkey), neuron.permit.then_some(neuron.stake))),
-        );
+        self.served.refresh(registered_keys(&metagraph.neurons, self.key.hotkey()));
     }
 
     async fn until_done<T, F>(&self, doing: &'static str, mut attempt: impl FnMut() -> F) -> T
@@ -193,6 +188,31 @@ impl ChainFollower {
     }
 }
 
+/// Every hotkey of a metagraph, as the miner with the hotkey `me` sees it.
+fn registered_keys(
+    neurons: &[Neuron],
+    me: Hotkey,
+) -> impl Iterator<Item = (ValidatorKey, RegisteredKey)> + '_ {
+    let mine = neurons.iter().find(|neuron| neuron.hotkey == me);
+    let owner = mine.map(|neuron| neuron.coldkey);
+    neurons.iter().map(move |neuron| {
+        let key = RegisteredKey {
+            stake: neuron.permit.then_some(neuron.stake),
+            is_own: neuron.hotkey == me || owner == Some(neuron.coldkey),
+        };
+        (ValidatorKey(neuron.hotkey), key)
+    })
+}
+
+/// What the chain says of a hotkey.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegisteredKey {
+    /// The stake in rao; `None` without a permit.
+    pub stake: Option<u64>,
+    /// Whether it is the miner's own, or another one of its owner.
+    pub is_own: bool,
+}
+
 /// Whether the miner serves a validator, and why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValidatorAdmission {
@@ -208,25 +228,38 @@ pub enum ValidatorAdmission {
 
 /// The list, shared: refreshed by one task, read by every session. The last good metagraph stays in force while the
 /// chain is away.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ServedValidators {
     listed: Arc<HashSet<ValidatorKey>>,
     blacklist: Arc<HashSet<ValidatorKey>>,
-    /// Every registered hotkey; its stake in rao if it has a permit.
-    metagraph: Arc<RwLock<HashMap<ValidatorKey, Option<u64>>>>,
+    /// Every registered hotkey.
+    metagraph: Arc<RwLock<HashMap<ValidatorKey, RegisteredKey>>>,
+    /// The newest greeting of each validator that has greeted this miner.
+    greeted: Arc<RwLock<HashMap<ValidatorKey, Timestamp>>>,
+    /// The time for which a validator is a rival of the others after a greeting.
+    rivalry: Duration,
 }
 
 impl ServedValidators {
-    /// Those of the configuration, without those that it excludes; the metagraph comes later.
+    /// Those of the configuration, without those that it excludes; the metagraph comes later. A validator is a rival
+    /// of the others for `rivalry` after a greeting.
     pub fn new(
         listed: impl IntoIterator<Item = ValidatorKey>,
         blacklist: impl IntoIterator<Item = ValidatorKey>,
+        rivalry: Duration,
     ) -> Self {
         Self {
             listed: Arc::new(listed.into_iter().collect()),
             blacklist: Arc::new(blacklist.into_iter().collect()),
             metagraph: Arc::default(),
+            greeted: Arc::default(),
+            rivalry,
         }
+    }
+
+    /// Notes that a validator has greeted this miner at `now`.
+    pub fn note_greeted(&self, validator: ValidatorKey, now: Timestamp) {
+        self.greeted.write().insert(validator, now);
     }
 
     /// Whether the miner serves `validator` now.
@@ -240,8 +273,8 @@ impl ServedValidators {
         // The map is whole between any two statements, so a panic elsewhere cannot have spoilt it.
         let metagraph = self.metagraph.read();
         match metagraph.get(&validator) {
-            Some(Some(_)) => ValidatorAdmission::Served,
-            Some(None) => ValidatorAdmission::Inactive,
+            Some(key) if key.stake.is_some() => ValidatorAdmission::Served,
+            Some(_) => ValidatorAdmission::Inactive,
             None => ValidatorAdmission::Unknown,
         }
     }
@@ -251,7 +284,7 @@ impl ServedValidators {
         let metagraph = self.metagraph.read();
         let permitted = metagraph
             .iter()
-            .filter(|(_, stake)| stake.is_some())
+            .filter(|(_, key)| key.stake.is_some())
             .map(|(key, _)| key);
         let served = permitted.chain(self.listed.iter());
         served
@@ -260,18 +293,20 @@ impl ServedValidators {
             .collect()
     }
 
-    /// The stake of `validator` beside those of the others that the miner serves now. A listed validator without a
-    /// permit counts with no stake.
-    pub fn stakes_of(&self, validator: ValidatorKey) -> ValidatorStakes {
-        let metagraph = self.metagraph.read();
-        let stake_of = |key: &ValidatorKey| metagraph.get(key).copied().flatten();
+    /// The stake of `validator` at `now` beside those of its rivals: the others that the miner serves, that have
+    /// greeted it lately, and that are not its owner's. A listed validator without a permit counts with no stake.
+    pub fn stakes_of(&self, validator: ValidatorKey, now: Timestamp) -> ValidatorStakes {
+        let (metagraph, greeted) = (self.metagraph.read(), self.greeted.read());
+        let stake_of = |key: &ValidatorKey| metagraph.get(key).and_then(|key| key.stake);
+        let is_own = |key: &ValidatorKey| metagraph.get(key).is_some_and(|key| key.is_own);
+        let has_greeted = |key: &ValidatorKey| greeted.get(key).is_some_and(|at| now.since(*at) < self.rivalry);
         let permitted = metagraph
             .iter()
-            .filter_map(|(key, stake)| stake.map(|stake| (*key, stake)));
+            .filter_map(|(key, registered)| registered.stake.map(|stake| (*key, stake)));
         let listed = self.listed.iter().filter(|key| stake_of(key).is_none());
-        let rivals = permitted
-            .chain(listed.map(|key| (*key, 0)))
-            .filter(|(key, _)| *key != validator && !self.blacklist.contains(key));
+        let rivals = permitted.chain(listed.map(|key| (*key, 0))).filter(|(key, _)| {
+            *key != validator && !self.blacklist.contains(key) && !is_own(key) && has_greeted(key)
+        });
         let mut stakes = ValidatorStakes {
             own: stake_of(&validator).unwrap_or_default(),
             ..ValidatorStakes::default()
@@ -283,8 +318,8 @@ impl ServedValidators {
         stakes
     }
 
-    /// Takes a fresh metagraph: hotkeys, each with its stake in rao if it has a permit.
-    pub fn refresh(&self, hotkeys: impl IntoIterator<Item = (ValidatorKey, Option<u64>)>) {
+    /// Takes the hotkeys of a fresh metagraph.
+    pub fn refresh(&self, hotkeys: impl IntoIterator<Item = (ValidatorKey, RegisteredKey)>) {
         let fresh = hotkeys.into_iter().collect();
         *self.metagraph.write() = fresh;
     }
@@ -292,20 +327,32 @@ impl ServedValidators {
 
 #[cfg(test)]
 mod tests {
+    use muster_chain::Uid;
+    use muster_protocol::BlockNumber;
+
     use super::*;
-    use muster_protocol::Hotkey;
+
+    const RIVALRY: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+    fn key(n: u8) -> ValidatorKey {
+        ValidatorKey(Hotkey::from_bytes([n; 32]))
+    }
+
+    /// A hotkey of another owner.
+    fn registered(n: u8, stake: Option<u64>) -> (ValidatorKey, RegisteredKey) {
+        (key(n), RegisteredKey { stake, is_own: false })
+    }
 
     #[test]
     fn listed_or_permitted() {
-        let key = |n| ValidatorKey(Hotkey::from_bytes([n; 32]));
-        let served = ServedValidators::new([key(1)], [key(4)]);
+        let served = ServedValidators::new([key(1)], [key(4)], RIVALRY);
         assert_eq!(served.admission(key(1)), ValidatorAdmission::Served);
         assert_eq!(served.admission(key(2)), ValidatorAdmission::Unknown);
         served.refresh([
-            (key(1), None),
-            (key(2), Some(5)),
-            (key(3), None),
-            (key(4), Some(7)),
+            registered(1, None),
+            registered(2, Some(5)),
+            registered(3, None),
+            registered(4, Some(7)),
         ]);
         assert_eq!(
             [1, 2, 3, 4, 5].map(|n| served.admission(key(n))),
@@ -323,21 +370,74 @@ mod tests {
         assert_eq!(served.admission(key(2)), ValidatorAdmission::Unknown);
     }
 
+    fn stakes(own: u64, others: u128, rivals: u32) -> ValidatorStakes {
+        ValidatorStakes { own, others, rivals }
+    }
+
     #[test]
-    fn rivals_are_the_others_that_are_served() {
-        let key = |n| ValidatorKey(Hotkey::from_bytes([n; 32]));
-        let served = ServedValidators::new([key(1), key(4)], [key(4)]);
-        served.refresh([
-            (key(2), Some(5)),
-            (key(3), None),
-            (key(4), Some(7)),
-            (key(5), Some(2)),
-        ]);
-        let stakes = |own, others, rivals| ValidatorStakes { own, others, rivals };
-        assert_eq!(served.stakes_of(key(2)), stakes(5, 2, 2));
-        assert_eq!(served.stakes_of(key(1)), stakes(0, 7, 2));
-        assert_eq!(served.stakes_of(key(5)), stakes(2, 5, 2));
-        served.refresh([(key(1), Some(9))]);
-        assert_eq!(served.stakes_of(key(1)), stakes(9, 0, 0));
+    fn rivals_are_the_others_that_are_served_and_have_greeted() {
+        let now = Timestamp::from_secs(1_800_000_000);
+        let served = ServedValidators::new([key(1), key(4)], [key(4)], RIVALRY);
+        let hotkeys = [
+            registered(2, Some(5)),
+            registered(3, None),
+            registered(4, Some(7)),
+            registered(5, Some(2)),
+        ];
+        served.refresh(hotkeys);
+        assert_eq!(
+            served.stakes_of(key(2), now),
+            stakes(5, 0, 0),
+            "a validator that never comes takes nothing from the others"
+        );
+        for n in 1..=5 {
+            served.note_greeted(key(n), now);
+        }
+        assert_eq!(served.stakes_of(key(2), now), stakes(5, 2, 2));
+        assert_eq!(served.stakes_of(key(1), now), stakes(0, 7, 2));
+        assert_eq!(served.stakes_of(key(5), now), stakes(2, 5, 2));
+        let later = now.plus(RIVALRY);
+        served.note_greeted(key(5), later);
+        assert_eq!(
+            served.stakes_of(key(2), later),
+            stakes(5, 2, 1),
+            "a greeting is forgotten"
+        );
+        served.refresh([registered(1, Some(9))]);
+        assert_eq!(served.stakes_of(key(1), now), stakes(9, 0, 0));
+    }
+
+    #[test]
+    fn the_keys_of_the_miners_owner_are_nobodys_rivals() {
+        let now = Timestamp::from_secs(1_800_000_000);
+        let served = ServedValidators::new([], [], RIVALRY);
+        let neuron = |n: u8, owner: u8, stake| Neuron {
+            uid: Uid(u16::from(n)),
+            hotkey: key(n).0,
+            coldkey: Hotkey::from_bytes([owner; 32]),
+            axon: None,
+            stake,
+            permit: true,
+            active: true,
+            registered: BlockNumber(0),
+            last_update: BlockNumber(0),
+            incentive: 0,
+        };
+        let neurons = [
+            neuron(1, 101, 8),
+            neuron(2, 101, 4),
+            neuron(3, 103, 2),
+            neuron(4, 104, 1),
+        ];
+        served.refresh(registered_keys(&neurons, key(1).0));
+        for n in 1..=4 {
+            served.note_greeted(key(n), now);
+        }
+        assert_eq!(served.stakes_of(key(3), now), stakes(2, 1, 1));
+        assert_eq!(
+            served.stakes_of(key(2), now),
+            stakes(4, 3, 2),
+            "the owner's own validator has rivals"
+        );
     }
 }

@@ -12,6 +12,7 @@ use muster_store::retention::{Keep, PaceSettings};
 use serde::Deserialize;
 
 use crate::executor_pools::{EngineKind, PoolConfig};
+use crate::store::GREETED_DAYS;
 
 /// The whole configuration of one miner.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -167,6 +168,8 @@ pub struct SharesConfig {
     pub floor: u32,
     /// The most seconds that a job may take which a validator gets beyond its share.
     pub beyond_s: u64,
+    /// The days after its newest greeting for which a validator has a share beside the others.
+    pub rivals_days: u64,
     /// The seconds of each executor's time that a validator may take beyond its share within a day without paying.
     pub unpaid_course_s: u64,
     /// The part of all executors' time that all validators together may take beyond their shares without paying, by
@@ -471,6 +474,7 @@ impl Default for SharesConfig {
         Self {
             floor: 1,
             beyond_s: 3600,
+            rivals_days: 7,
             unpaid_course_s: 600,
             unpaid_percent: 5,
         }
@@ -549,6 +553,10 @@ impl RoleConfig for Config {
         ];
         for (key, _) in fetch.iter().filter(|(_, value)| *value == 0) {
             problems.push(Problem::at(*key, "must be at least 1"));
+        }
+        if !(1..=GREETED_DAYS).contains(&self.shares.rivals_days) {
+            let text = format!("must be between 1 and {GREETED_DAYS}");
+            problems.push(Problem::at("shares.rivals_days", text));
         }
         if self.tls.refuse_plain && !self.tls.enabled {
             let text = "has no effect without tls.enabled";

@@ -11,7 +11,7 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{GenericError, ValidatorAuth};
 use muster_protocol::wire::signing::decode_from_validator;
 use muster_protocol::wire::validator_socket::{MinerToValidator, ValidatorToMiner};
-use muster_protocol::{Signature, ValidatorKey};
+use muster_protocol::{Signature, Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use muster_websocket::{Greeting, SocketError};
 
@@ -101,6 +101,7 @@ pub async fn greet(
     let auth = verify_validator_auth(heard, validator, context.me(), now, MAX_AGE, MAX_AHEAD)
         .map_err(|error| refused(GreetingRejection::Auth(validator, error)))?;
     use_once(&auth, validator, context).await.map_err(refused)?;
+    note_greeted(validator, now, context).await;
     let seat = context.seats.acquire(validator);
     seat.ok_or_else(|| refused(GreetingRejection::TooManySessions(validator)))
 }
@@ -160,6 +161,14 @@ async fn use_once(
             tracing::error!(error = %Causes(&error), "a greeting could not be noted");
             Err(GreetingRejection::Store(error))
         }
+    }
+}
+
+/// From now on the validator is a rival of the others. Should the store fail, it is one until a restart.
+async fn note_greeted(validator: ValidatorKey, now: Timestamp, context: &MinerState) {
+    context.served.note_greeted(validator, now);
+    if let Err(error) = context.store.note_greeted(validator, now).await {
+        tracing::warn!(%validator, error = %Causes(&error), "the miner cannot store that a validator has greeted it");
     }
 }
 

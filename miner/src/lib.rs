@@ -211,7 +211,11 @@ pub async fn run_with(
     let served = ServedValidators::new(
         config.validators.iter().copied(),
         config.blacklist.iter().copied(),
+        Duration::from_secs(config.shares.rivals_days.saturating_mul(24 * 3_600)),
     );
+    for (validator, at) in store.greeted_validators().await? {
+        served.note_greeted(validator, at);
+    }
     let gauge = Arc::new(LeaseGauge::default());
     let me = MinerKey(key.hotkey());
     let audit_check = store

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use muster_audit_check::AuditCheckStore;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::validator_socket::MinerToValidator;
-use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp};
+use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp, ValidatorKey};
 use muster_store::retention::Keep;
 use muster_store::{During as _, StoreError, Writer, json, migrator};
 use sqlx::any::AnyRow;
@@ -22,7 +22,7 @@ use sqlx::{Any, AnyConnection, AnyPool, Row as _};
 use crate::lease_table::{HeldLease, LeaseRecord, LeaseStatus, LeaseWrite};
 use memory::MemoryStore;
 pub use page_line::PageLine;
-pub use retention::{MinerRetention, RECEIPTS_NEEDED_SECS, oldest_kept_page};
+pub use retention::{GREETED_DAYS, MinerRetention, RECEIPTS_NEEDED_SECS, oldest_kept_page};
 
 /// The tables of a miner.
 pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
@@ -38,6 +38,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             include_str!("../migrations/0002_held_leases.sql"),
         ),
         (3, "audits", include_str!("../migrations/0003_audits.sql")),
+        (
+            4,
+            "greeted validators",
+            include_str!("../migrations/0004_greeted_validators.sql"),
+        ),
     ])
 });
 
@@ -262,6 +267,51 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
+    /// Notes that a validator has greeted this miner at `now`.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub async fn note_greeted(&self, validator: ValidatorKey, now: Timestamp) -> Result<(), StoreError> {
+        let pool = match &self.0 {
+            StoreBackend::Engine(pool, _) => pool,
+            StoreBackend::Memory(memory) => {
+                memory.note_greeted(validator, now);
+                return Ok(());
+            }
+        };
+        let statement = "INSERT INTO greeted_validators (validator, greeted_at) VALUES ($1, $2) \
+                         ON CONFLICT (validator) DO UPDATE SET greeted_at = excluded.greeted_at";
+        sqlx::query(statement)
+            .bind(validator.to_string())
+            .bind(now.micros())
+            .execute(pool)
+            .await
+            .during("note a validator that greeted")?;
+        Ok(())
+    }
+
+    /// The validators that have greeted this miner, each with the time of its newest greeting.
+    ///
+    /// # Errors
+    /// The engine failed, or a row was not written by this program.
+    pub async fn greeted_validators(&self) -> Result<Vec<(ValidatorKey, Timestamp)>, StoreError> {
+        const OPERATION: &str = "read the validators that greeted";
+        let pool = match &self.0 {
+            StoreBackend::Engine(pool, _) => pool,
+            StoreBackend::Memory(memory) => return Ok(memory.greeted_validators()),
+        };
+        let rows = sqlx::query("SELECT validator, greeted_at FROM greeted_validators")
+            .fetch_all(pool)
+            .await
+            .during(OPERATION)?;
+        let read = |row: &AnyRow| {
+            let validator = json::parse("greeted_validators.validator", &text(row, "validator")?)?;
+            let at: i64 = row.try_get("greeted_at").during(OPERATION)?;
+            Ok((validator, Timestamp::from_micros(at)))
+        };
+        rows.iter().map(read).collect()
+    }
+
     /// Forgets greetings that are too old to be accepted, at most a thousand at a time; the janitor deletes the rest.
     ///
     /// # Errors
@@ -424,7 +474,7 @@ fn read_kind(word: &str) -> Result<ReceiptKind, StoreError> {
 mod tests {
     use std::time::Duration;
 
-    use muster_protocol::ValidatorKey;
+    use muster_protocol::Hotkey;
     use muster_store::testing::{TestStore, stores};
     use uuid::Uuid;
 
@@ -613,6 +663,21 @@ mod tests {
             assert!(!store.first_use(&greeting, expires).await.unwrap());
             store.forget_greetings(expires).await.unwrap();
             assert!(store.first_use(&greeting, expires).await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_newest_greeting_of_each_validator_outlives_a_restart() {
+        for test in Case::all().await {
+            let store = test.store();
+            let [one, other] = [1, 2].map(|seed| ValidatorKey(Hotkey::from_bytes([seed; 32])));
+            let later = now().plus(Duration::from_secs(60));
+            for (validator, at) in [(one, now()), (other, now()), (one, later)] {
+                store.note_greeted(validator, at).await.unwrap();
+            }
+            let mut greeted = test.reopened().await.greeted_validators().await.unwrap();
+            greeted.sort_unstable();
+            assert_eq!(greeted, [(one, later), (other, now())], "{}", test.name());
         }
     }
 }

@@ -346,7 +346,7 @@ impl Reader<'_> {
             request,
             receipt,
             served,
-            stakes: context.served.stakes_of(self.validator),
+            stakes: context.served.stakes_of(self.validator, context.clock.now()),
             unaffordable: None,
         });
         self.post(Event::Offered {

@@ -234,3 +234,22 @@ async fn finish<E: Coded + Send + Sync + 'static>(
     ended.map_err(|error| Failure::coded(error.code(), error))?;
     Ok(ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_session_of_a_default_validator_fits_the_time_beyond_a_share_of_a_default_miner() {
+        let (validator, miner) = (
+            muster_validator::Config::default(),
+            muster_miner::Config::default(),
+        );
+        let gateway = &validator.gateway;
+        // The times for the inputs and outputs that a session does not have are less than a minute.
+        let lasts = gateway.session_s + gateway.start_s + validator.timing.leeway_s + 60;
+        assert!(
+            lasts <= miner.shares.beyond_s,
+            "a session may last {lasts} s, and beyond a share a job of {} s is taken",
+            miner.shares.beyond_s
+        );
+    }
+}

@@ -15,7 +15,7 @@ use muster_executor::docker_engine::ContainerEngine;
 use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_local_subnet::ports::{self, PortClaims};
 use muster_local_subnet::programs::{self, Demonstration, ModelPrograms, Programs};
-use muster_local_subnet::subnet_folder::{Layout, LocalSubnet};
+use muster_local_subnet::subnet_folder::{FolderLock, Layout, LocalSubnet};
 use muster_local_subnet::supervise::{Program, Supervisor};
 use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId, MinerKey};
@@ -57,6 +57,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
     diary.step(format!("Docker engine {} answers", engine.version()));
     let programs = programs::find_or_build(args.demo, &clock).await?;
     let layout = Layout::create(&args.dir)?;
+    let _lock = FolderLock::take(&layout)?;
     let image = load_image(&engine, &layout, "hello", &programs.hello).await?;
     diary.step(format!("demo image {image} loaded"));
     let grader = load_image(&engine, &layout, "grader", &programs.grader).await?;
@@ -104,8 +105,16 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
             Err(error) => Err(error.into()),
         },
     };
-    supervisor.stop().await;
+    supervisor.stop(hurried()).await;
     ended
+}
+
+/// Ends with a further signal: the user does not want to wait for the roles.
+async fn hurried() {
+    if shutdown::wait_for_signal().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    print::problem(format_args!("the roles that still run are killed"));
 }
 
 /// Starts the roles in the order in which they need one another; then the demo, or until something fails.

@@ -191,6 +191,14 @@ impl RunningSubnet {
         Ok(std::fs::read_to_string(file)?.trim().parse()?)
     }
 
+    /// The process id of `muster up`.
+    ///
+    /// # Errors
+    /// It is no process id.
+    pub fn supervisor_pid(&self) -> Result<i32> {
+        Ok(i32::try_from(self.up.id())?)
+    }
+
     /// Kills a role without warning.
     ///
     /// # Errors
@@ -251,7 +259,7 @@ impl RunningSubnet {
         if let Some(status) = self.up.try_wait()? {
             return Ok(status.code());
         }
-        kill(Pid::from_raw(i32::try_from(self.up.id())?), Signal::SIGTERM)?;
+        kill(Pid::from_raw(self.supervisor_pid()?), Signal::SIGTERM)?;
         let up = &mut self.up;
         let ended = wait_for("the end of muster up", || up.try_wait())?;
         Ok(ended.code())

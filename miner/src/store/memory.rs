@@ -24,6 +24,7 @@ struct Tables {
     /// In the order in which the pages list them.
     receipts: Vec<(i64, Receipt)>,
     greetings: HashMap<Signature, Timestamp>,
+    greeted: BTreeMap<ValidatorKey, Timestamp>,
 }
 
 #[derive(Clone, Debug)]
@@ -122,6 +123,15 @@ impl MemoryStore {
             tables.greetings.insert(*greeting, expires);
         }
         first
+    }
+
+    pub(super) fn note_greeted(&self, validator: ValidatorKey, now: Timestamp) {
+        self.tables().greeted.insert(validator, now);
+    }
+
+    pub(super) fn greeted_validators(&self) -> Vec<(ValidatorKey, Timestamp)> {
+        let tables = self.tables();
+        tables.greeted.iter().map(|(key, at)| (*key, *at)).collect()
     }
 
     pub(super) fn forget_greetings(&self, now: Timestamp) {

@@ -15,6 +15,10 @@ use sqlx::AnyPool;
 /// open when the last of them read a receipt may be scored again for another day.
 pub const RECEIPTS_NEEDED_SECS: i64 = SERVED_SECS + 24 * 3600;
 
+/// The most days for which a validator that has greeted this miner is remembered, and the most that
+/// `shares.rivals_days` may be.
+pub const GREETED_DAYS: u64 = 90;
+
 /// The rules of the miner's store.
 #[derive(Clone, Debug)]
 pub struct MinerRetention {
@@ -41,6 +45,7 @@ impl RetentionRules for MinerRetention {
         let greetings = "DELETE FROM greetings WHERE signature IN \
                          (SELECT signature FROM greetings WHERE expires <= $1 LIMIT $2)";
         let audits = now.minus(KEPT).micros();
+        let greeted = now.minus(Duration::from_secs(GREETED_DAYS * 24 * 3_600)).micros();
         Ok(vec![
             Deletion::Rows {
                 table: "audit_leaves",
@@ -70,6 +75,7 @@ impl RetentionRules for MinerRetention {
                 statement: greetings,
                 values: vec![now.micros().into()],
             },
+            AgedRows::new("greeted_validators", "validator", "greeted_at").before(greeted),
         ])
     }
 }

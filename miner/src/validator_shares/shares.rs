@@ -241,6 +241,14 @@ mod tests {
             }
         }
 
+        /// A greeting is free, so validators that do nothing else must not shut out the one that holds the stake.
+        #[test]
+        fn validators_without_stake_take_one_executor_however_many_greet(count in 1_u32..1_000, sybils in 1_usize..1_000) {
+            let others = vec![0; sybils];
+            let share = share_of(count, &stakes(1_000_000_000_000, &others), 1);
+            prop_assert_eq!(share, (count - 1).max(1));
+        }
+
         /// A floor is a floor, and nobody gets more than there is.
         #[test]
         fn nobody_is_below_the_floor(count: u32, own: u64, others: u64, rivals in 0_u32..100, floor in 0_u32..1_000) {

@@ -1,11 +1,14 @@
 //! The folder of a local subnet: where everything lies, and the file that names the addresses of all.
 
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use muster_protocol::{MinerKey, ValidatorKey};
+use muster_protocol::{ErrorCode, MinerKey, ValidatorKey};
+use muster_terminal::failure::Failure;
 use serde::{Deserialize, Serialize};
 
 /// A log larger than this is set aside when the subnet starts, in place of the one set aside before.
@@ -62,6 +65,22 @@ impl Layout {
         self.root.join("images").join(format!("{name}.tar"))
     }
 
+    /// The failure of a start in a folder in which a subnet runs.
+    fn occupied(&self) -> Failure {
+        let process = std::fs::read_to_string(self.lock()).unwrap_or_default();
+        // The subnet that runs may be about to write its addresses.
+        let facilitator = match LocalSubnet::read(&self.root) {
+            Ok(Some(subnet)) => format!(", facilitator {}", subnet.facilitator_url()),
+            Ok(None) | Err(_) => String::new(),
+        };
+        let error = anyhow::anyhow!(
+            "a subnet runs in {} already (process {process}{facilitator}): use it, stop it with Ctrl-C where it was \
+             started, or name another folder with --dir",
+            self.root.display()
+        );
+        Failure::new(ErrorCode::SubnetRunsAlready, error)
+    }
+
     /// The path of a role's log.
     pub fn log(&self, role: &str) -> PathBuf {
         self.root.join("logs").join(format!("{role}.log"))
@@ -74,6 +93,11 @@ impl Layout {
             std::fs::rename(&log, log.with_extension("log.old")).context("cannot set a log aside")?;
         }
         Ok(())
+    }
+
+    /// The file that the process which runs the subnet keeps locked; it holds that process's id.
+    fn lock(&self) -> PathBuf {
+        self.root.join("run/up.lock")
     }
 
     /// The process id of a role.
@@ -99,6 +123,38 @@ impl Layout {
     /// The file by which a role reports that it is up.
     pub fn ready(&self, role: &str) -> PathBuf {
         self.root.join("run").join(format!("{role}.ready"))
+    }
+}
+
+/// The right to run a subnet in a folder. It ends with the process, however that ends.
+#[derive(Debug)]
+pub struct FolderLock {
+    /// Locked for as long as it is open.
+    _file: File,
+}
+
+impl FolderLock {
+    /// Takes the right to run a subnet in this folder.
+    ///
+    /// # Errors
+    /// A subnet runs there already, or the file cannot be locked.
+    pub fn take(layout: &Layout) -> Result<Self, Failure> {
+        let path = layout.lock();
+        let cannot = || format!("cannot lock {}", path.display());
+        let mut file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .open(&path)
+            .with_context(cannot)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(layout.occupied()),
+            Err(TryLockError::Error(error)) => return Err(anyhow::Error::new(error).context(cannot()).into()),
+        }
+        file.set_len(0).with_context(cannot)?;
+        write!(file, "{}", std::process::id()).with_context(cannot)?;
+        Ok(Self { _file: file })
     }
 }
 

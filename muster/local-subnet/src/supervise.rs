@@ -48,6 +48,8 @@ pub struct Supervisor {
     /// Whether lines also go to the terminal.
     echo: bool,
     running: Vec<(CancellationToken, tokio::sync::oneshot::Receiver<()>)>,
+    /// Cancelled once nothing is given time to stop any more.
+    kill: CancellationToken,
     fatal: (mpsc::UnboundedSender<Failure>, mpsc::UnboundedReceiver<Failure>),
 }
 
@@ -60,6 +62,7 @@ impl Supervisor {
             clock,
             echo,
             running: Vec::new(),
+            kill: CancellationToken::new(),
             fatal: mpsc::unbounded_channel(),
         }
     }
@@ -75,6 +78,7 @@ impl Supervisor {
             clock: self.clock.clone(),
             echo: self.echo,
             stop: stop.clone(),
+            kill: self.kill.clone(),
         };
         let fatal = self.fatal.0.clone();
         self.tasks.spawn("keep a process running", async move {
@@ -133,12 +137,22 @@ impl Supervisor {
         }
     }
 
-    /// Stops everything, last started first, and waits for each.
-    pub async fn stop(&mut self) {
-        while let Some((stop, ended)) = self.running.pop() {
-            stop.cancel();
-            let _ = ended.await;
+    /// Stops everything, last started first, and waits for each. Once `hurry` ends, the processes that still run are
+    /// killed.
+    pub async fn stop(&mut self, hurry: impl Future<Output = ()>) {
+        let kill = self.kill.clone();
+        let stopping = async {
+            while let Some((stop, ended)) = self.running.pop() {
+                stop.cancel();
+                let _ = ended.await;
+            }
+        };
+        tokio::pin!(stopping);
+        tokio::select! {
+            () = &mut stopping => return,
+            () = hurry => kill.cancel(),
         }
+        stopping.await;
     }
 }
 
@@ -150,6 +164,7 @@ struct Keeper {
     clock: SharedClock,
     echo: bool,
     stop: CancellationToken,
+    kill: CancellationToken,
 }
 
 impl Keeper {
@@ -254,6 +269,7 @@ impl Keeper {
         tokio::select! {
             status = child.wait() => { status?; }
             () = self.clock.sleep(GRACE) => child.kill().await?,
+            () = self.kill.cancelled() => child.kill().await?,
         }
         for file in [
             self.layout.pid(&self.program.name),

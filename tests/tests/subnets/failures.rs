@@ -15,6 +15,8 @@ use muster_protocol::Timestamp;
 use muster_testbed::{patience, wait_for};
 use muster_tests::{Output, RunningSubnet, run};
 use muster_webhooks::message::WebhookSecret;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 /// An id is never pulled: that it is not there is known at once, wherever the test runs.
@@ -263,4 +265,41 @@ pub(crate) fn an_operator_stops_it_with_one_signal(subnet: &mut RunningSubnet) {
             "process {pid} is still there"
         );
     }
+    let log = subnet.log("validator");
+    assert!(
+        !log.contains("stopping without waiting longer"),
+        "a validator without a job has nothing to wait for: {log}"
+    );
+}
+
+pub(crate) fn a_second_subnet_in_the_folder_leaves_the_first_as_it_is(subnet: &RunningSubnet) {
+    let file = subnet.folder().join("subnet.json");
+    let before = std::fs::read(&file).unwrap();
+    let second = subnet.muster(&["up"]).unwrap();
+    assert_eq!(second.code, Some(1), "{second:?}");
+    let up = std::fs::read_to_string(subnet.folder().join("run/up.lock")).unwrap();
+    for word in ["E0050", subnet.field("facilitator").unwrap(), &format!("process {up}")] {
+        assert!(second.stderr.contains(word), "{word} is missing: {second:?}");
+    }
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    let listed = subnet.muster(&["job", "ls"]).unwrap();
+    assert_eq!(listed.code, Some(0), "the first one goes on: {listed:?}");
+}
+
+pub(crate) fn a_second_signal_ends_a_subnet_at_once(subnet: &mut RunningSubnet) {
+    // A stopped process cannot end by itself.
+    let held = Pid::from_raw(subnet.pid("validator").unwrap());
+    kill(held, Signal::SIGSTOP).unwrap();
+    let up = Pid::from_raw(subnet.supervisor_pid().unwrap());
+    kill(up, Signal::SIGINT).unwrap();
+    let log = subnet.folder().join("up.log");
+    let hurried = "the roles that still run are killed";
+    wait_for("the end of a subnet that is hurried", || {
+        kill(up, Signal::SIGINT)?;
+        let said = std::fs::read_to_string(&log)?;
+        anyhow::Ok(said.contains(hurried).then_some(()))
+    })
+    .unwrap();
+    assert_eq!(subnet.stop().unwrap(), Some(0));
+    assert!(!std::path::Path::new(&format!("/proc/{held}")).exists());
 }

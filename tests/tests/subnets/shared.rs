@@ -38,6 +38,9 @@ fn users_run_watch_cancel_and_fetch_jobs() {
             users::an_api_key_opens_what_the_hotkey_owns_until_it_is_revoked(&subnet);
         },
     );
+    section("a second subnet in the folder leaves the first as it is", || {
+        failures::a_second_subnet_in_the_folder_leaves_the_first_as_it_is(&subnet);
+    });
     section("a job runs an image from an archive of its user", || {
         private_images::a_job_runs_an_image_from_an_archive_of_its_user(&subnet);
     });
@@ -95,7 +98,11 @@ fn jobs_and_their_failures_are_seen_in_terminals_pages_logs_and_traces() {
 
 #[test]
 fn a_model_is_asked_in_the_terminal_and_by_curl() {
-    let subnet = RunningSubnet::start().unwrap();
+    let mut subnet = RunningSubnet::start().unwrap();
+    // One of the two executors is at work from here on.
+    let job = section("a long job runs beside the chats", || {
+        users::a_long_job_runs(&subnet)
+    });
     section(
         "a chat shows what each answer is worth, and a changed one is worth nothing",
         || {
@@ -110,6 +117,12 @@ fn a_model_is_asked_in_the_terminal_and_by_curl() {
             streaming::curl_sees_the_words_one_by_one_and_the_proof_last_whichever_http_it_speaks(&subnet);
         },
     );
+    section("the long job has run all the time", || {
+        users::the_job_still_runs(&subnet, &job);
+    });
+    section("a second signal ends a subnet at once", || {
+        failures::a_second_signal_ends_a_subnet_at_once(&mut subnet);
+    });
 }
 
 #[test]

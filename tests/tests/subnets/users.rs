@@ -294,7 +294,8 @@ pub(crate) fn ctrl_c_cancels_the_job_and_waits_for_its_end(subnet: &RunningSubne
     );
 }
 
-pub(crate) fn a_jobs_output_is_seen_while_it_runs(subnet: &RunningSubnet) {
+/// Starts a job that keeps its executor for ten minutes, and returns its id.
+pub(crate) fn a_long_job_runs(subnet: &RunningSubnet) -> String {
     let started = subnet
         .muster(&[
             "job",
@@ -310,6 +311,18 @@ pub(crate) fn a_jobs_output_is_seen_while_it_runs(subnet: &RunningSubnet) {
         ])
         .unwrap();
     let id = started.stdout.trim().to_owned();
+    subnet.wait_for_status(&id, "volumes_ready").unwrap();
+    id
+}
+
+pub(crate) fn the_job_still_runs(subnet: &RunningSubnet, id: &str) {
+    let job = subnet.job(id).unwrap();
+    let last = job["status_history"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["status"], "volumes_ready", "{job}");
+}
+
+pub(crate) fn a_jobs_output_is_seen_while_it_runs(subnet: &RunningSubnet) {
+    let id = a_long_job_runs(subnet);
     let log = tempfile::NamedTempFile::new().unwrap();
     let mut following = command(subnet, &["job", "logs", &id, "--follow"])
         .stdout(log.reopen().unwrap())

@@ -149,10 +149,9 @@ impl AuditRunner {
         });
         let (orders, waiting) = mpsc::channel(MAX_WAITING_ORDERS);
         let keeper = LogKeeper::new(Arc::clone(&state), last.map(|bucket| bucket.bucket));
-        let keeping = keep_log(Arc::clone(&state), keeper);
-        drop(state.tasks.spawn("answer log", keeping));
+        run_until_stopped(&state, "answer log", keep_log(Arc::clone(&state), keeper));
         let telling = delivery::deliver_notices(Arc::clone(&state));
-        drop(state.tasks.spawn("audit notices", telling));
+        run_until_stopped(&state, "audit notices", telling);
         let auditing = run_audits(Arc::clone(&state), waiting);
         drop(state.tasks.spawn("audits", auditing));
         Ok(Self { state, orders })
@@ -254,6 +253,19 @@ impl AuditRunner {
     pub fn has_references(&self) -> bool {
         self.state.trusted.is_some()
     }
+}
+
+/// Spawns a task that ends with the validator. It may end between two writes, as when the process is killed.
+fn run_until_stopped(
+    state: &RunnerState,
+    name: &'static str,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
+    let stop = state.tasks.token();
+    let task = state
+        .tasks
+        .spawn(name, async move { stop.run_until_cancelled(task).await });
+    drop(task);
 }
 
 /// Follows the chain's blocks for the log.

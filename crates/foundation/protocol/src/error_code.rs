@@ -98,6 +98,8 @@ error_codes! {
     EngineImageStore = "E0048", "E0048.md", "the engine's image store knows no image by its id";
     /// No container can be started of the job's image, or the program is not in it.
     ImageBroken = "E0036", "E0036.md", "the image cannot be started";
+    /// `muster up` was started in a folder in which it runs already.
+    SubnetRunsAlready = "E0050", "E0050.md", "a subnet runs in the folder already";
 }
 
 impl fmt::Display for ErrorCode {

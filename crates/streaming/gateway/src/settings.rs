@@ -96,7 +96,7 @@ impl Default for Settings {
             queue_of_one: 50,
             patience_s: 300,
             idle_s: 300,
-            session_s: 3_600,
+            session_s: 3_000,
             replace_s: 300,
             drain_s: 60,
             start_s: 240,
