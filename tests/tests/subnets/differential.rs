@@ -83,7 +83,7 @@ pub(crate) fn a_job_prints_the_bytes_that_docker_prints(subnet: &RunningSubnet) 
     }
 }
 
-/// What lies at a path of a folder.
+/// An entry of a folder.
 #[derive(Debug, PartialEq, Eq)]
 enum Entry {
     Folder { mode: u32 },
@@ -92,8 +92,8 @@ enum Entry {
     Other,
 }
 
-/// The entries below a folder by their paths, with their permission bits as far as the user's mask leaves them. Whom a
-/// folder is delivered to may always write there.
+/// The entries below a folder by their paths, with their permission bits as far as the user's mask leaves them. A
+/// delivered folder can always be written by its owner.
 fn entries(folder: &Path) -> BTreeMap<OsString, Entry> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![folder.to_owned()];
