@@ -62,8 +62,9 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o644))
 }
 
+/// The host name has a line of its own, because the first name of a line is the full name of all of its names.
 fn hosts_text(has_ipv6: bool) -> String {
-    let ipv4 = format!("127.0.0.1\tlocalhost {HOST_NAME}\n");
+    let ipv4 = format!("127.0.0.1\tlocalhost\n127.0.0.1\t{HOST_NAME}\n");
     if has_ipv6 {
         format!("{ipv4}::1\tlocalhost ip6-localhost ip6-loopback\n")
     } else {
@@ -100,13 +101,16 @@ mod tests {
         files.write().unwrap();
         let [hosts, hostname] = files.binds();
         let text = fs::read_to_string(&hosts.source).unwrap();
-        assert!(text.starts_with("127.0.0.1\tlocalhost job\n"), "{text}");
+        assert!(
+            text.starts_with("127.0.0.1\tlocalhost\n127.0.0.1\tjob\n"),
+            "{text}"
+        );
         assert_eq!(fs::read_to_string(&hostname.source).unwrap(), "job\n");
         for bind in [hosts, hostname] {
             let mode = fs::metadata(&bind.source).unwrap().permissions().mode();
             assert_eq!((mode & 0o777, bind.writable), (0o644, false));
         }
-        assert_eq!(hosts_text(false), "127.0.0.1\tlocalhost job\n");
+        assert_eq!(hosts_text(false), "127.0.0.1\tlocalhost\n127.0.0.1\tjob\n");
         assert!(hosts_text(true).contains("::1\tlocalhost "));
     }
 

@@ -91,6 +91,12 @@ fn jobs_and_their_failures_are_seen_in_terminals_pages_logs_and_traces() {
     section("a job prints the bytes that docker prints", || {
         differential::a_job_prints_the_bytes_that_docker_prints(&subnet);
     });
+    section("a job delivers the folder that docker leaves", || {
+        differential::a_job_delivers_the_folder_that_docker_leaves(&subnet);
+    });
+    section("a program outlives its killed client as in docker", || {
+        differential::a_program_outlives_its_killed_client_as_in_docker(&subnet);
+    });
     section("an operator stops it with one signal", || {
         failures::an_operator_stops_it_with_one_signal(&mut subnet);
     });

@@ -160,7 +160,7 @@ async fn localhost_and_the_host_name_lead_to_the_jobs_loopback_and_their_files_t
         let (tag, image) = shell(&engine, user).await;
         let (_, text) = run(&engine, &image, &["/bin/sh", "-c", script], RunAs::Image, root).await;
         assert!(
-            text.starts_with("job\n127.0.0.1\tlocalhost job\n"),
+            text.starts_with("job\n127.0.0.1\tlocalhost\n127.0.0.1\tjob\n"),
             "{root:?}: {text}"
         );
         assert_eq!(text.matches("Connection refused").count(), 2, "{root:?}: {text}");

@@ -7,7 +7,7 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields)]
 pub(super) struct Command {
     pub(super) name: String,
-    /// One of [`super::images::TestImages::NAMES`].
+    /// One of [`super::images::TestImages::SUITE`] or [`super::images::TestImages::SOAK`].
     pub(super) image: String,
     pub(super) run: Vec<String>,
     /// The key of the difference for which plain docker does something else.
@@ -44,9 +44,20 @@ struct DifferenceFile {
     difference: Vec<Difference>,
 }
 
+/// The commands of every run of the tests.
 pub(super) fn commands() -> Vec<Command> {
-    let file: CommandFile = toml::from_str(include_str!("../../differential/commands.toml")).unwrap();
-    file.command
+    read("commands.toml")
+}
+
+/// The commands that only a soak runs.
+pub(super) fn soak_commands() -> Vec<Command> {
+    read("soak.toml")
+}
+
+fn read(table: &str) -> Vec<Command> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential");
+    let text = std::fs::read_to_string(format!("{folder}/{table}")).unwrap();
+    toml::from_str::<CommandFile>(&text).unwrap().command
 }
 
 pub(super) fn differences() -> Vec<Difference> {

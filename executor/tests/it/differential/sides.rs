@@ -81,10 +81,15 @@ async fn docker_run(options: &[&str], output: &Path, image: &str, command: &Comm
         .await
         .unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let stderr = text(ran.stderr);
     Ended {
         code: ran.status.code().unwrap().into(),
         stdout: text(ran.stdout),
-        stderr: text(ran.stderr),
+        // A program that cannot be started prints nothing: the client tells the engine's answer.
+        stderr: match stderr.starts_with("docker: Error response") {
+            true => String::new(),
+            false => stderr,
+        },
     }
 }
 
@@ -95,8 +100,8 @@ pub(super) async fn run_by_plain_docker(image: &str, command: &Command) -> Ended
 }
 
 /// The same with the bounds of a job, as docs/security.md lists them. The files of the image in its home folder stay
-/// there, and the program may write beside them.
-pub(super) async fn run_by_bounded_docker(image: &str, command: &Command) -> Ended {
+/// there, and the program may write beside them. The `new_volumes` are those that the image declares and does not have.
+pub(super) async fn run_by_bounded_docker(image: &str, command: &Command, new_volumes: &[&str]) -> Ended {
     let output = output_folder();
     let (seccomp, home) = (format!("seccomp={SECCOMP}"), home_of(image).await);
     let mut options = vec![
@@ -117,38 +122,49 @@ pub(super) async fn run_by_bounded_docker(image: &str, command: &Command) -> End
         "--volume=/var/tmp",
         "--volume=/run",
     ];
-    let volume = home.map(|home| format!("--volume={home}"));
-    options.extend(volume.as_deref());
+    // A job has what the image does not have all the same, in its memory.
+    let in_memory = |path: &str| format!("--tmpfs={path}:exec,mode=1777");
+    let mut folders: Vec<_> = new_volumes.iter().map(|path| in_memory(path)).collect();
+    folders.extend(home.map(|home| match home.is_in_image {
+        true => format!("--volume={}", home.path),
+        false => in_memory(&home.path),
+    }));
+    options.extend(folders.iter().map(String::as_str));
+    // Engines before 26 take `::1` from the loopback of a container without a network.
+    if Path::new("/proc/sys/net/ipv6/conf/all/disable_ipv6").exists() {
+        options.push("--sysctl=net.ipv6.conf.all.disable_ipv6=0");
+    }
     docker_run(&options, output.path(), image, command).await
 }
 
-/// The homes of images, by their names.
-static HOMES: Mutex<BTreeMap<String, Option<String>>> = Mutex::const_new(BTreeMap::new());
+/// The home folder of an image's user, which the image's file /etc/passwd names.
+#[derive(Clone)]
+struct Home {
+    path: String,
+    is_in_image: bool,
+}
 
-/// The home folder of the image's user, which its file /etc/passwd names; one container tells it for each image.
-async fn home_of(image: &str) -> Option<String> {
+/// The homes of images, by their names.
+static HOMES: Mutex<BTreeMap<String, Option<Home>>> = Mutex::const_new(BTreeMap::new());
+
+/// The home of an image, which one container tells for each image; `None` if it is the root folder.
+async fn home_of(image: &str) -> Option<Home> {
     let mut homes = HOMES.lock().await;
     if let Some(home) = homes.get(image) {
         return home.clone();
     }
-    let home = "printf %s \"${HOME:-/}\"";
+    let home = "printf %s \"${HOME:-/}\"; [ -d \"$HOME\" ]";
+    let run = ["run", "--rm", "--network", "none", "--entrypoint", "sh"];
     let asked = tokio::process::Command::new("docker")
-        .args([
-            "run",
-            "--rm",
-            "--network",
-            "none",
-            "--entrypoint",
-            "sh",
-            image,
-            "-c",
-            home,
-        ])
+        .args(run)
+        .args([image, "-c", home])
         .output()
         .await
         .unwrap();
-    let home = String::from_utf8(asked.stdout).unwrap();
-    let home = (asked.status.success() && home.len() > 1).then_some(home);
+    let path = String::from_utf8(asked.stdout).unwrap();
+    let is_in_image = asked.status.success();
+    let home = path.starts_with('/').then_some(Home { path, is_in_image });
+    let home = home.filter(|home| home.path.len() > 1);
     homes.insert(image.to_owned(), home.clone());
     home
 }
