@@ -391,7 +391,9 @@ async fn mistakes_of_users_and_unknown_answers_leave_no_miner_out_and_its_own_fa
         world.facilitator.submit(&job("//User", at)).await;
         let mut session = miner.accept().await;
         let id = bring_to(Stage::Accepted, &mut world, &mut session).await;
-        session.send(Session::horde_failure(id, "no executor starts")).await;
+        session
+            .send(Session::horde_failure(id, "no executor starts"))
+            .await;
         assert_eq!(session.paid().await, "0.000000");
         world.facilitator.expect(JobStatus::HordeFailed).await;
     }
