@@ -1,5 +1,6 @@
 //! The validator's configuration file.
 
+mod trial;
 mod trusted_miner;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use muster_scoring::ObservationKind;
 use muster_validator_store::retention::{RetentionBounds, ValidatorRetentionConfig};
 use serde::Deserialize;
 
+pub use trial::TrialConfig;
 pub use trusted_miner::{TrustedMiner, TrustedMinerConfig};
 
 use crate::collateral::CollateralConfig;
@@ -179,6 +181,8 @@ pub struct RoutingConfig {
     pub warm_s: u64,
     /// Miners that get no jobs.
     pub blacklist: BTreeSet<MinerKey>,
+    /// The known image that is run at miners after failures of users' jobs.
+    pub trial: TrialConfig,
 }
 
 /// The queue of jobs that wait for an executor.
@@ -367,6 +371,7 @@ impl Default for RoutingConfig {
             full_s: 5,
             warm_s: 86_400,
             blacklist: BTreeSet::new(),
+            trial: TrialConfig::default(),
         }
     }
 }
@@ -520,6 +525,11 @@ impl RoutingConfig {
         }
     }
 
+    /// Whether a trial follows the failure of a user's job.
+    pub fn has_trials(&self) -> bool {
+        self.trial.image.is_some()
+    }
+
     /// The times over which the ledger of miners remembers.
     pub fn windows(&self) -> LedgerWindows {
         LedgerWindows {
@@ -640,6 +650,7 @@ impl RoleConfig for Config {
                 problems.push(Problem::at(path, "must begin with ws:// or wss://"));
             }
         }
+        problems.extend(self.routing.trial.problem());
         problems.extend(self.trusted_miner.problems());
         if let Some(own) = self.trusted_miner.hotkey
             && self.routing.blacklist.contains(&own)
@@ -744,6 +755,8 @@ allow = ["5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY"]
 signature_max_age_s = 1
 [retention]
 gathered = { days = 2, rows = 1, mib = 1 }
+[routing.trial]
+image = ""
 [scoring]
 capacity_percent = 101
 burn_per_second = 5
@@ -760,6 +773,7 @@ reservation_s = 9999999
             "users.allow",
             "users.signature_max_age_s",
             "retention.gathered.days",
+            "routing.trial.image",
             "scoring.capacity_percent",
             "scoring.burn_account",
             "scoring.bonus_percent",

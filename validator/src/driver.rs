@@ -49,7 +49,7 @@ use attempt_deps::AttemptDeps;
 use job_driver::{DrivenJob, JobDriver, WaitTime};
 use miner_channels::MinerChannels;
 use miner_choice::MinerChooser;
-use miner_records::MinerRecords;
+pub(crate) use miner_records::MinerRecords;
 use queue::QueueKeeper;
 pub(crate) use queue::{FirstAttempt, FirstStep};
 use queue_dispatcher::QueueDispatcher;
@@ -86,7 +86,7 @@ impl JobDrivers {
     ) -> Result<Arc<Self>, StoreError> {
         let clock = Arc::clone(&state.clock);
         let waiting = Arc::new(WaitingJobs::new(&state.config.queue));
-        let ledger = restore_ledger(&state.store, state.config.routing.windows(), clock.now()).await?;
+        let restored = restore_ledger(&state.store, state.config.routing.windows(), clock.now()).await?;
         let (link, unmatched) = MinerLink::new(LinkSetup {
             keypair: state.keypair.clone(),
             clock: Arc::clone(&clock),
@@ -94,7 +94,7 @@ impl JobDrivers {
             linger: Duration::from_secs(state.config.timing.linger_s),
             first_frame: greeting,
         });
-        let records = Arc::new(MinerRecords::new(ledger, clock, Arc::clone(&waiting)));
+        let records = Arc::new(MinerRecords::new(restored, clock, Arc::clone(&waiting)));
         let own_jobs = Arc::new(OwnJobRegistry::default());
         let channels = Arc::new(MinerChannels {
             state: Arc::clone(&state),

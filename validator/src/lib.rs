@@ -32,8 +32,8 @@
 //!
 //! Each part calls only the parts below it. A cancellation takes the same way; live output goes from the attempt runner
 //! straight to the link, through a queue that drops what does not fit. The validator's own jobs (sessions of its
-//! gateway, challenges of its grading, checks on its trusted miner) enter through `muster_own_jobs` and take the same
-//! way from there, without an outbox. [`open_parts`] opens the parts that order them.
+//! gateway, challenges of its grading, trials of miners, checks on its trusted miner) enter through `muster_own_jobs`
+//! and take the same way from there, without an outbox. [`open_parts`] opens the parts that order them.
 //!
 //! Beside it, `collateral` reads what miners have deposited, `weights` follows the chain, scores each cycle
 //! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status_page` serves the operator's view.
@@ -56,6 +56,7 @@ mod receipt_bounds;
 mod receipt_gatherer;
 mod snapshot_body;
 mod status_page;
+mod trials;
 mod validator_state;
 mod weights;
 
@@ -103,7 +104,7 @@ use crate::collateral::{CollateralView, ViewSubject};
 pub use crate::collateral::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
 pub use crate::config::{
     BudgetConfig, ChainConfig, Config, FacilitatorConfig, OperatorConfig, PagesConfig, QueueConfig,
-    ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig, TrustedMinerConfig, UsersConfig,
+    ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig, TrialConfig, TrustedMinerConfig, UsersConfig,
 };
 
 /// How long the parts may take to end once the validator is stopped. Jobs of parts that take longer are resumed at
@@ -352,6 +353,8 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
     let audits = open_parts::open_audits(state, gateway.as_ref(), trusted.clone()).await?;
     let checks = open_parts::cross_checks(state, own_jobs.clone(), audits.clone());
     state.spawn("cross-checks", checks.clone().run(state.tasks.token()));
+    let trials = trials::run(Arc::clone(state), Arc::clone(&drivers.records), own_jobs.clone());
+    state.spawn("trials", trials);
     let grading = open_parts::open_grading(state, &drivers, own_jobs, gateway.clone()).await?;
     let gate = Arc::new(ScoringGate::default());
     let news = FacilitatorNews {

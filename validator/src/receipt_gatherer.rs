@@ -112,11 +112,6 @@ impl ReceiptGatherer {
                 cursors.retain(|source, _| metagraph.find(&source.hotkey()).is_some());
                 self.drivers
                     .records
-                    .ledger()
-                    .forget(|miner| metagraph.find(&miner.0).is_some());
-                self.drivers
-                    .records
-                    .claims
                     .forget(|miner| metagraph.find(&miner.0).is_some());
             }
             self.state.clock.sleep(pause).await;

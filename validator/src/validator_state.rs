@@ -12,7 +12,7 @@ use muster_audit_runner::BarredMiners;
 use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
-use muster_own_jobs::DISGUISED_NAMESPACE;
+use muster_own_jobs::{DISGUISED_NAMESPACE, TRIAL_NAMESPACE};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::receipt::page_of;
 use muster_protocol::wire::facilitator::UserJobRequest;
@@ -102,6 +102,11 @@ impl ValidatorState {
     /// Whether the job is a check that its miner must not distinguish from a user's job: it is routed and paid as one.
     pub(crate) fn is_disguised(&self, request: &UserJobRequest) -> bool {
         self.is_own(request) && request.job_namespace.as_deref() == Some(DISGUISED_NAMESPACE)
+    }
+
+    /// Whether the job is a trial: the known image at a miner under suspicion. It is paid to nobody.
+    pub(crate) fn is_trial(&self, request: &UserJobRequest) -> bool {
+        self.is_own(request) && request.job_namespace.as_deref() == Some(TRIAL_NAMESPACE)
     }
 
     /// Whether the job is the validator's own, and its miner may know it.

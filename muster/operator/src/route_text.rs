@@ -65,7 +65,7 @@ fn candidates(candidates: &[Candidate]) -> String {
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY);
     table.set_header([
-        "uid", "miner", "cost", "record", "load", "image", "inputs", "fairness", "newcomer",
+        "uid", "miner", "cost", "record", "load", "image", "inputs", "fairness", "newcomer", "doubt",
     ]);
     for candidate in candidates {
         let cost = &candidate.cost;
@@ -79,9 +79,10 @@ fn candidates(candidates: &[Candidate]) -> String {
             cost.inputs.to_string(),
             cost.fairness.to_string(),
             cost.newcomer.to_string(),
+            cost.doubt.to_string(),
         ]);
     }
-    for column in 2..8 {
+    for column in 2..10 {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -127,6 +128,7 @@ mod tests {
                     inputs: 0,
                     fairness: 20,
                     newcomer: 0,
+                    doubt: 0,
                 },
             }],
             more: 2,

@@ -364,6 +364,7 @@ impl Setup<'_> {
             "operator": self.operator("validator"),
             // A cycle takes seconds here.
             "receipts": {"interval_s": 1},
+            "routing": {"trial": {"image": self.image, "args": ["words"]}},
             "grading": {
                 "every_blocks": every_blocks,
                 "probe_every_blocks": 0,

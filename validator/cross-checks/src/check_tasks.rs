@@ -302,7 +302,7 @@ pub(crate) async fn run_once(state: &CheckerState, job: JobId) -> Result<RunEnd,
     let id = JobId::from_uuid(Uuid::new_v4());
     let request = rerun_job(&stored.request, id, &state.deps.keypair, state.now());
     tracing::info!(%job, run = %id, "a job runs again on the validator's own miner");
-    if let Err(reason) = own_jobs.run(request).await {
+    if let Err(reason) = own_jobs.run(request, None).await {
         return Ok(RunEnd::TryLater(reason));
     }
     Ok(match state.deps.store.end_of(id).await? {

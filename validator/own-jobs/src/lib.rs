@@ -34,6 +34,9 @@ const CHECK_NAMESPACE: &str = "muster.check";
 /// paid as users' jobs are, and a restart does not call them off.
 pub const DISGUISED_NAMESPACE: &str = "muster.own-check";
 
+/// The namespace of trials, which look to a miner like users' jobs until they end without pay.
+pub const TRIAL_NAMESPACE: &str = "muster.trial";
+
 /// Steps that may wait for the validator.
 const STEPS_WAITING: usize = 64;
 
@@ -121,15 +124,15 @@ impl OwnJobs {
             .await
     }
 
-    /// Runs a signed job, and returns once it is over.
+    /// Runs a signed job, and returns once it is over. Only `miner` may run it, if not `None`.
     ///
     /// # Errors
     /// The job cannot be stored, or the validator is stopping; the reason as text for the log.
-    pub async fn run(&self, request: UserJobRequest) -> Result<(), String> {
+    pub async fn run(&self, request: UserJobRequest, miner: Option<MinerKey>) -> Result<(), String> {
         let job = request.uuid;
         // A job without a session has no news but its end.
         let (news, restart) = (mpsc::channel(1).0, OwnJobRestart::CalledOff);
-        self.start(request, None, news, restart).await?;
+        self.start(request, miner, news, restart).await?;
         self.deps.registry.wait_for_end(job).await;
         Ok(())
     }
@@ -335,14 +338,14 @@ mod tests {
         let order = order(job, None);
         let request = sign_session_job(&order, own_jobs.session_parts(&order), own_jobs.deps.clock.now());
         let again = request.clone();
-        let running = own_jobs.run(request);
+        let running = own_jobs.run(request, None);
         let driving = async {
             steps.recv().await;
             own_jobs.deps.registry.end(job, "completed".to_owned());
         };
         let (ended, ()) = tokio::join!(running, driving);
         assert_eq!(ended, Ok(()));
-        let refused = own_jobs.run(again).await;
+        let refused = own_jobs.run(again, None).await;
         assert_eq!(refused, Err("its job has an id that was used before".to_owned()));
     }
 }

@@ -7,6 +7,7 @@ use muster_own_jobs::OwnJobRegistry;
 use muster_protocol::MinerKey;
 use muster_protocol::job::Outcome;
 use muster_protocol::wire::facilitator::UserJobRequest;
+use muster_routing::MarkedJob;
 use muster_routing::start_claims::ProgramKey;
 
 use super::miner_channels::MinerChannels;
@@ -29,6 +30,21 @@ pub(super) struct AttemptDeps {
 }
 
 impl AttemptDeps {
+    /// A job as far as it decides what its failure at a miner is worth.
+    pub(super) fn marked_job(&self, request: &UserJobRequest, miner: MinerKey) -> MarkedJob {
+        let state = &self.state;
+        if state.is_trial(request) {
+            let is_last_chance = self.records.is_last_chance(miner);
+            return MarkedJob::Trial { is_last_chance };
+        }
+        if state.is_own(request) {
+            return MarkedJob::Own;
+        }
+        // The trusted miner is not of the subnet, and is benched by nothing.
+        let is_tried = state.config.routing.has_trials() && !request.on_trusted_miner;
+        MarkedJob::Users { is_tried }
+    }
+
     /// Whether the miner of another owner than that of `miner` lately started the program of an attempt that ended so.
     pub(super) fn is_started_elsewhere(
         &self,

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use muster_process::SharedClock;
 use muster_protocol::wire::machines::ClaimedOffer;
 use muster_protocol::wire::miner::ExecutorManifest;
-use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, Hotkey, MinerKey};
+use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, Hotkey, MinerKey, Timestamp};
 use muster_routing::slot_excuse::FetchingLeases;
 use muster_routing::start_claims::{ProgramKey, StartClaim, StartClaims};
+use muster_routing::trials::{TrialSchedule, TrialVerdict};
 use muster_routing::{CacheKey, MinerLedger};
 use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
 
 use super::queue_in_memory::WaitingJobs;
 use crate::miner_reports::claims::ClaimBoard;
-use crate::store::StoredAttempt;
+use crate::store::{RestoredMiners, StoredAttempt};
 
 /// The validator's knowledge about miners.
 #[derive(Debug)]
@@ -27,6 +29,10 @@ pub(crate) struct MinerRecords {
     starts: Mutex<StartClaims>,
     /// The leases whose images are on their way.
     fetching: Mutex<FetchingLeases>,
+    /// The miners under suspicion.
+    trials: Mutex<TrialSchedule>,
+    /// Wakes the part that orders trials.
+    trials_changed: Notify,
     /// Miners' claims about their machines.
     pub(crate) claims: ClaimBoard,
     /// A record may make room for these.
@@ -35,12 +41,14 @@ pub(crate) struct MinerRecords {
 
 impl MinerRecords {
     /// The records as the store has them.
-    pub(super) fn new(ledger: MinerLedger, clock: SharedClock, waiting: Arc<WaitingJobs>) -> Self {
+    pub(super) fn new(restored: RestoredMiners, clock: SharedClock, waiting: Arc<WaitingJobs>) -> Self {
         Self {
             clock,
-            ledger: Mutex::new(ledger),
+            ledger: Mutex::new(restored.ledger),
             starts: Mutex::default(),
             fetching: Mutex::default(),
+            trials: Mutex::new(restored.trials),
+            trials_changed: Notify::new(),
             claims: ClaimBoard::default(),
             waiting,
         }
@@ -114,6 +122,56 @@ impl MinerRecords {
     pub(super) fn note_program_start(&self, program: ProgramKey, owner: Hotkey) -> Vec<StartClaim> {
         let now = self.clock.now();
         self.starts.lock().note_start(program, owner, now)
+    }
+
+    /// Notes that a user's job failed at a miner, and may have provoked that: a trial follows.
+    pub(super) fn note_suspect(&self, miner: MinerKey, class: ExecutorClass) {
+        let now = self.clock.now();
+        self.trials.lock().note_suspect(miner, class, now);
+        self.trials_changed.notify_one();
+    }
+
+    /// Whether one more failed trial benches the miner.
+    pub(super) fn is_last_chance(&self, miner: MinerKey) -> bool {
+        self.trials.lock().is_last_chance(miner)
+    }
+
+    /// Notes what a trial showed. Returns whether it ends a bench.
+    pub(super) fn note_trial(&self, miner: MinerKey, verdict: TrialVerdict) -> bool {
+        self.trials.lock().note_verdict(miner, verdict, self.clock.now());
+        let ends_bench = verdict == TrialVerdict::Passed && self.ledger().end_bench(miner);
+        if ends_bench {
+            self.waiting.note_room();
+        }
+        ends_bench
+    }
+
+    /// The trials that begin now, with the classes of their executors.
+    pub(crate) fn begin_trials(&self) -> Vec<(MinerKey, ExecutorClass)> {
+        self.trials.lock().begin_due(self.clock.now())
+    }
+
+    /// When the next trial is due; `None` if no miner waits for one.
+    pub(crate) fn next_trial(&self) -> Option<Timestamp> {
+        self.trials.lock().next_due(self.clock.now())
+    }
+
+    /// Notes that the job of a trial is over, whatever it showed.
+    pub(crate) fn end_trial(&self, miner: MinerKey) {
+        self.trials.lock().end(miner);
+        self.trials_changed.notify_one();
+    }
+
+    /// Waits until the schedule of trials has changed.
+    pub(crate) async fn trials_changed(&self) {
+        self.trials_changed.notified().await;
+    }
+
+    /// Forgets miners outside the subnet. `keep` returns whether a miner is in it.
+    pub(crate) fn forget(&self, keep: impl Fn(&MinerKey) -> bool) {
+        self.ledger().forget(&keep);
+        self.claims.forget(&keep);
+        self.trials.lock().forget(&keep);
     }
 
     /// Whether another miner than `miner` had an image lately.

@@ -184,6 +184,26 @@ impl Store {
         .await
     }
 
+    /// Notes that a miner passed a trial: those that it failed since `since` count as incidents from here on, and bench
+    /// it no longer.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn end_bench(&self, miner: MinerKey, since: Timestamp) -> Result<()> {
+        self.write("end the bench of a miner", |draft| {
+            draft.script.add(
+                "UPDATE attempts SET mark = $1 WHERE ended_at >= $2 AND miner = $3 AND mark = $4",
+                [
+                    AttemptMark::Incident.as_str().to_owned().into(),
+                    since.micros().into(),
+                    miner.to_string().into(),
+                    AttemptMark::FailedTrial.as_str().to_owned().into(),
+                ],
+            );
+        })
+        .await
+    }
+
     /// Takes the excuse off an attempt's record, because its end turned out to be the user's fault. Returns when the
     /// attempt ended; `None` if its mark is no excuse.
     ///

@@ -64,7 +64,7 @@ pub use gathered_receipts::{GatheredFinish, GatheredPage, PlacedReceipt, Refused
 pub use header_notes::{HeaderReading, ReadHeader, SecondHeader};
 pub use job_views::{AttemptView, JobView, OutcomeView};
 pub use jobs::{JobAdmission, OwnJobRestart, StoredJob};
-pub use ledger::restore_ledger;
+pub use ledger::{RestoredMiners, restore_ledger};
 pub use muster_job_messages::IssuedReceipt;
 pub use muster_subnet_view::burn_reading::BlockRun;
 pub use open_jobs::{JobCursor, OpenJob, OpenPage};

@@ -71,6 +71,8 @@ mod seeded_engines;
 #[cfg(test)]
 mod support;
 #[cfg(test)]
+mod trials;
+#[cfg(test)]
 mod trusted_miner;
 #[cfg(test)]
 mod verdict_exchange;

@@ -26,6 +26,8 @@ mod retention;
 mod session_work;
 #[cfg(test)]
 mod soak;
+#[cfg(test)]
+mod trials;
 
 use muster_chain::{BlockNumber, Uid};
 use muster_protocol::job::{Attempt, AttemptPlan, Event, Outcome};

@@ -21,12 +21,15 @@ pub enum AttemptMark {
     /// The attempt failed by another party's fault, as the miner claims. Excuses never exclude a miner, or users'
     /// mistakes would; they put it behind its equals, so that excuses earn it neither pay nor jobs.
     Excuse,
-    /// The executor failed a user's job, as it says itself. The job's image may have provoked that, so the mark puts
-    /// the miner behind its equals and never excludes it. It becomes an [`Self::Incident`] if the miner of another
-    /// owner starts the same program.
+    /// The miner's side failed a user's job, which may have provoked that. The mark puts the miner behind its equals
+    /// and never excludes it. A validator with a known image answers it by a trial. Without, only what an executor
+    /// says of itself is a suspect, and becomes an [`Self::Incident`] if the miner of another owner starts the same
+    /// program.
     Suspect,
     /// The attempt failed by the miner's fault, or its connection was lost. Enough incidents exclude a miner.
     Incident,
+    /// The miner failed a trial, as it failed the one before: it is benched until it passes one.
+    FailedTrial,
 }
 
 impl AttemptMark {
@@ -39,6 +42,7 @@ impl AttemptMark {
         Self::Excuse,
         Self::Suspect,
         Self::Incident,
+        Self::FailedTrial,
     ];
 
     /// The mark's text form in stores.
@@ -51,6 +55,7 @@ impl AttemptMark {
             Self::Excuse => "excuse",
             Self::Suspect => "suspect",
             Self::Incident => "incident",
+            Self::FailedTrial => "failed_trial",
         }
     }
 
@@ -70,10 +75,61 @@ pub struct MarkEvidence {
     pub free_no_slot: bool,
     /// Whether another miner had the job's image lately.
     pub image_elsewhere: bool,
-    /// Whether the job is a user's, and not one of the validator's own.
-    pub is_users: bool,
+    /// The party that ordered the job, and what for.
+    pub job: MarkedJob,
     /// Whether the miner of another owner lately started the same program of the same image.
     pub started_elsewhere: bool,
+}
+
+/// A job, as far as it decides what its failure is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MarkedJob {
+    /// A user's job.
+    Users {
+        /// Whether a trial of the validator's own answers its failure.
+        is_tried: bool,
+    },
+    /// A job of the validator's own.
+    #[default]
+    Own,
+    /// The known image at a miner under suspicion.
+    Trial {
+        /// Whether the miner failed the trial before.
+        is_last_chance: bool,
+    },
+}
+
+impl MarkedJob {
+    /// The mark of a failure that is the miner's fault whatever the job did.
+    fn incident(self) -> AttemptMark {
+        match self {
+            Self::Users { .. }
+            | Self::Own
+            | Self::Trial {
+                is_last_chance: false,
+            } => AttemptMark::Incident,
+            Self::Trial { is_last_chance: true } => AttemptMark::FailedTrial,
+        }
+    }
+
+    /// The mark of a failure of the miner's side. `is_own_word` if its executor reported it, and `started_elsewhere` if
+    /// the miner of another owner started the program.
+    fn failure(self, is_own_word: bool, started_elsewhere: bool) -> AttemptMark {
+        match self {
+            Self::Users { is_tried: true } => AttemptMark::Suspect,
+            Self::Users { is_tried: false } if is_own_word && !started_elsewhere => AttemptMark::Suspect,
+            Self::Users { is_tried: false } | Self::Own | Self::Trial { .. } => self.incident(),
+        }
+    }
+
+    /// Whether a suspect at this job becomes an incident once the miner of another owner starts the same program. The
+    /// end of a program is no witness where a trial is: a program may end well at one miner and break another.
+    pub fn suspects_wait_for_witness(self) -> bool {
+        match self {
+            Self::Users { is_tried } => !is_tried,
+            Self::Own | Self::Trial { .. } => false,
+        }
+    }
 }
 
 /// The mark of an attempt's end. An image that does not come marks nobody, unless another miner has it.
@@ -82,12 +138,14 @@ pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
         excused,
         free_no_slot,
         image_elsewhere,
-        is_users,
+        job,
         started_elsewhere,
     } = evidence;
     match outcome {
+        // A passed trial is no work, so it does not make up for failures.
+        Outcome::Completed(_) if matches!(job, MarkedJob::Trial { .. }) => AttemptMark::Clean,
         Outcome::Completed(_) => AttemptMark::Done,
-        Outcome::Failed(_) if outcome.is_broken_image() && started_elsewhere => AttemptMark::Incident,
+        Outcome::Failed(_) if outcome.is_broken_image() && started_elsewhere => job.incident(),
         Outcome::Failed(_) if outcome.is_unnamed_broken_image() => AttemptMark::Excuse,
         Outcome::Failed(_) => AttemptMark::Clean,
         Outcome::Rejected(_) if excused => AttemptMark::Clean,
@@ -112,12 +170,9 @@ pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
         }
         Outcome::HordeFailed(_) if outcome.is_excuse() => AttemptMark::Excuse,
         Outcome::HordeFailed(_) => match outcome.fault() {
-            Fault::Miner | Fault::Executor | Fault::Network
-                if is_users && !started_elsewhere && outcome.is_executors_own_failure() =>
-            {
-                AttemptMark::Suspect
+            Fault::Miner | Fault::Executor | Fault::Network => {
+                job.failure(outcome.is_executors_own_failure(), started_elsewhere)
             }
-            Fault::Miner | Fault::Executor | Fault::Network => AttemptMark::Incident,
             Fault::Nobody | Fault::User | Fault::Validator | Fault::Facilitator => AttemptMark::Clean,
         },
     }
@@ -150,35 +205,83 @@ mod tests {
         }))
     }
 
-    #[test]
-    fn a_users_job_marks_no_incident_by_itself_and_one_with_a_witness_does() {
-        let failed = Outcome::HordeFailed(HordeFailureDetails {
-            reported_by: ParticipantType::Executor,
-            reason: HordeFailureReason::ExecutorSpinupFailed,
+    fn horde_failed(reported_by: ParticipantType, reason: HordeFailureReason) -> Outcome {
+        Outcome::HordeFailed(HordeFailureDetails {
+            reported_by,
+            reason,
             message: String::new(),
             context: None,
-        });
-        let mark = |outcome: &Outcome, is_users, started_elsewhere| {
+        })
+    }
+
+    const UNTRIED: MarkedJob = MarkedJob::Users { is_tried: false };
+    const TRIED: MarkedJob = MarkedJob::Users { is_tried: true };
+
+    #[test]
+    fn a_users_job_marks_no_incident_by_itself_and_one_with_a_witness_does() {
+        let failed = horde_failed(
+            ParticipantType::Executor,
+            HordeFailureReason::ExecutorSpinupFailed,
+        );
+        let mark = |outcome: &Outcome, job, started_elsewhere| {
             let evidence = MarkEvidence {
-                is_users,
+                job,
                 started_elsewhere,
                 ..MarkEvidence::default()
             };
             mark_attempt(outcome, evidence)
         };
-        assert_eq!(mark(&failed, true, false), AttemptMark::Suspect);
-        assert_eq!(mark(&failed, true, true), AttemptMark::Incident);
+        assert_eq!(mark(&failed, UNTRIED, false), AttemptMark::Suspect);
+        assert_eq!(mark(&failed, UNTRIED, true), AttemptMark::Incident);
         assert_eq!(
-            mark(&failed, false, false),
+            mark(&failed, MarkedJob::Own, false),
             AttemptMark::Incident,
             "the validator's own image"
         );
-        for is_users in [true, false] {
-            assert_eq!(mark(&broken_image(), is_users, false), AttemptMark::Clean);
-            assert_eq!(mark(&broken_image(), is_users, true), AttemptMark::Incident);
+        for job in [UNTRIED, TRIED, MarkedJob::Own] {
+            assert_eq!(mark(&broken_image(), job, false), AttemptMark::Clean);
+            assert_eq!(mark(&broken_image(), job, true), AttemptMark::Incident);
             let unnamed = failed_with(json!({ BROKEN_IMAGE_KEY: true }));
-            assert_eq!(mark(&unnamed, is_users, false), AttemptMark::Excuse);
+            assert_eq!(mark(&unnamed, job, false), AttemptMark::Excuse);
         }
+    }
+
+    #[test]
+    fn where_a_trial_follows_no_failure_of_a_users_job_is_an_incident() {
+        for reported_by in [
+            ParticipantType::Executor,
+            ParticipantType::Miner,
+            ParticipantType::Validator,
+        ] {
+            for reason in [
+                HordeFailureReason::MinerConnectionFailed,
+                HordeFailureReason::InitialResponseTimedOut,
+                HordeFailureReason::ExecutionTimedOut,
+                HordeFailureReason::ExecutorDisconnected,
+                HordeFailureReason::SecurityCheckFailed,
+            ] {
+                let outcome = horde_failed(reported_by, reason);
+                let is_own_word = reported_by == ParticipantType::Executor;
+                for started_elsewhere in [false, true] {
+                    let mark = |job| {
+                        let evidence = MarkEvidence {
+                            job,
+                            started_elsewhere,
+                            ..MarkEvidence::default()
+                        };
+                        mark_attempt(&outcome, evidence)
+                    };
+                    assert_eq!(mark(TRIED), AttemptMark::Suspect, "{outcome:?}");
+                    let untried = match is_own_word && !started_elsewhere {
+                        true => AttemptMark::Suspect,
+                        false => AttemptMark::Incident,
+                    };
+                    assert_eq!(mark(UNTRIED), untried, "{outcome:?}");
+                    assert_eq!(mark(MarkedJob::Own), AttemptMark::Incident, "{outcome:?}");
+                }
+            }
+        }
+        assert!(UNTRIED.suspects_wait_for_witness() && !TRIED.suspects_wait_for_witness());
     }
 
     #[test]

@@ -96,7 +96,9 @@ pub fn availability(route: &Route) -> Availability {
             Exclusion::Busy { open, .. } => reasons.at_work = reasons.at_work.saturating_add(open),
             Exclusion::AllowanceTooThin { .. } => reasons.thin = reasons.thin.saturating_add(1),
             Exclusion::FullLately => reasons.full = reasons.full.saturating_add(1),
-            Exclusion::LostLately { .. } => reasons.failing = reasons.failing.saturating_add(1),
+            Exclusion::LostLately { .. } | Exclusion::FailedTrial => {
+                reasons.failing = reasons.failing.saturating_add(1);
+            }
             Exclusion::CollateralUnknown { .. } => {
                 reasons.collateral_unknown = reasons.collateral_unknown.saturating_add(1);
             }
@@ -158,13 +160,11 @@ pub fn class_capacities(
             capacity.executors = capacity.executors.saturating_add(count);
             let at_work = stats.open_of(class).min(count);
             capacity.at_work = capacity.at_work.saturating_add(at_work);
-            let is_benched = stats.incidents >= policy.max_incidents;
-            if is_benched {
+            let bench = stats.bench(policy.max_incidents);
+            let is_benched = bench.is_some();
+            if let Some((_, until)) = bench {
                 capacity.benched = capacity.benched.saturating_add(count);
-                capacity.back_at = [capacity.back_at, stats.incidents_until]
-                    .into_iter()
-                    .flatten()
-                    .min();
+                capacity.back_at = [capacity.back_at, until].into_iter().flatten().min();
             }
             let is_asked = !stats.full.contains_key(&class) && !is_benched;
             let free = if is_asked {
@@ -226,7 +226,8 @@ pub fn describe_collateral(route: &Route) -> Option<String> {
         | Exclusion::Busy { .. }
         | Exclusion::AllowanceTooThin { .. }
         | Exclusion::FullLately
-        | Exclusion::LostLately { .. } => false,
+        | Exclusion::LostLately { .. }
+        | Exclusion::FailedTrial => false,
     };
     let short = route.excluded.iter().filter(|excluded| is_short(excluded.reason));
     match short.count() {

@@ -66,6 +66,8 @@ pub enum Exclusion {
         /// Number of recent incidents.
         incidents: u32,
     },
+    /// The miner failed this validator's trials, and has not passed one since.
+    FailedTrial,
 }
 
 impl Exclusion {
@@ -77,6 +79,7 @@ impl Exclusion {
             | Self::AllowanceTooThin { .. }
             | Self::FullLately
             | Self::LostLately { .. }
+            | Self::FailedTrial
             | Self::CollateralUnknown { .. } => true,
             Self::NoAxon
             | Self::BadAxon
@@ -137,6 +140,7 @@ impl fmt::Display for Exclusion {
                 f.write_str("it said a moment ago that it has no executor of this class free")
             }
             Self::LostLately { incidents } => write!(f, "it failed {incidents} attempts lately"),
+            Self::FailedTrial => f.write_str("it failed this validator's own trials lately"),
         }
     }
 }

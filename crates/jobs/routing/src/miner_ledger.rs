@@ -57,6 +57,9 @@ struct MinerAccount {
     done: SlicedCount,
     incidents: SlicedCount,
     excuses: SlicedCount,
+    suspects: SlicedCount,
+    /// The last failed trial, since which the miner has passed none.
+    failed_trial: Option<Timestamp>,
     given: SlicedCount,
     /// Users' offers that have ended.
     offers: SlicedCount,
@@ -177,10 +180,16 @@ impl MinerLedger {
             AttemptMark::Done => account.done.add(at, window),
             AttemptMark::Clean => {}
             AttemptMark::NoSlot => account.no_slots.add(at, NO_SLOT_WINDOW),
-            AttemptMark::Unexcused | AttemptMark::Excuse | AttemptMark::Suspect => {
-                account.excuses.add(at, window)
+            AttemptMark::Unexcused | AttemptMark::Excuse => account.excuses.add(at, window),
+            AttemptMark::Suspect => {
+                account.excuses.add(at, window);
+                account.suspects.add(at, window);
             }
             AttemptMark::Incident => account.incidents.add(at, window),
+            AttemptMark::FailedTrial => {
+                account.incidents.add(at, window);
+                account.failed_trial = account.failed_trial.max(Some(at));
+            }
         }
     }
 
@@ -206,6 +215,12 @@ impl MinerLedger {
         let offers = count(|account| &account.offers);
         let free = (offers / OFFERS_FOR_NO_SLOT).max(MIN_NO_SLOTS);
         count(|account| &account.no_slots) < free
+    }
+
+    /// Notes that a miner passed a trial. Returns whether it was benched by its failed ones.
+    pub fn end_bench(&mut self, miner: MinerKey) -> bool {
+        let account = self.accounts.get_mut(&miner);
+        account.is_some_and(|account| account.failed_trial.take().is_some())
     }
 
     /// Takes back an excuse that was noted at `at`.
@@ -322,7 +337,12 @@ impl MinerLedger {
             done: account.done.count(now, windows.record),
             incidents: account.incidents.count(now, windows.record),
             incidents_until: account.incidents.next_fall(now, windows.record),
+            failed_trial_until: account
+                .failed_trial
+                .map(|at| at.plus(windows.record))
+                .filter(|until| now < *until),
             excuses: account.excuses.count(now, windows.record),
+            suspects: account.suspects.count(now, windows.record),
             given: account.given.count(now, windows.given),
             manifest: manifest
                 .filter(|(at, _)| now.since(*at) < windows.manifest)
@@ -476,6 +496,27 @@ mod tests {
         let before = until.secs() - 1;
         assert_eq!(stats_at(&ledger, &[], before).incidents, 1);
         assert_eq!(stats_at(&ledger, &[], until.secs()).incidents, 0);
+    }
+
+    #[test]
+    fn a_failed_trial_benches_until_one_is_passed_or_the_window_is_over() {
+        let mut ledger = ledger();
+        assert!(!ledger.end_bench(miner(1)), "nothing is known of it");
+        ledger.record_mark(miner(1), AttemptMark::FailedTrial, NOW(1_000));
+        ledger.record_mark(miner(1), AttemptMark::FailedTrial, NOW(900));
+        let until = |ledger: &MinerLedger, now| stats_at(ledger, &[], now).failed_trial_until;
+        assert_eq!(until(&ledger, 1_599), Some(NOW(1_600)));
+        assert_eq!(until(&ledger, 1_600), None);
+        assert!(ledger.end_bench(miner(1)) && !ledger.end_bench(miner(1)));
+        assert_eq!(until(&ledger, 1_001), None);
+        assert_eq!(stats_at(&ledger, &[], 1_001).incidents, 2, "they are failures");
+        ledger.record_mark(miner(1), AttemptMark::Suspect, NOW(1_001));
+        let stats = stats_at(&ledger, &[], 1_001);
+        assert_eq!(
+            (stats.suspects, stats.excuses),
+            (1, 1),
+            "a suspect costs an excuse"
+        );
     }
 
     #[test]

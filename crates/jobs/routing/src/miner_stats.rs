@@ -38,10 +38,14 @@ pub struct MinerStats {
     /// Recent attempts that ended by another party's fault, as the miner claims, or were rejected without a
     /// valid reason.
     pub excuses: u32,
+    /// Those of the excuses that are failures of users' jobs, which may have provoked them.
+    pub suspects: u32,
     /// Recent attempts that were given to the miner.
     pub given: u32,
     /// When the number of incidents falls next; `None` without incidents.
     pub incidents_until: Option<Timestamp>,
+    /// Until when the miner gets no users' jobs because it failed its trials; `None` if it is not benched by them.
+    pub failed_trial_until: Option<Timestamp>,
     /// The miner's last manifest; `None` before the first connection, and once it is old.
     pub manifest: Option<Manifest>,
     /// The miner's last manifest, however old; `None` before the first connection.
@@ -87,6 +91,22 @@ impl MinerStats {
             None if knows => executors,
             Some(_) | None => 0,
         }
+    }
+
+    /// Why the miner gets no jobs for a while after its failures, and until when, if that is known; `None` if it may
+    /// get jobs. `max_incidents` is the number of incidents from which it gets none.
+    pub(crate) fn bench(&self, max_incidents: u32) -> Option<(Exclusion, Option<Timestamp>)> {
+        if let Some(until) = self.failed_trial_until {
+            return Some((Exclusion::FailedTrial, Some(until)));
+        }
+        let incidents = self.incidents;
+        (incidents >= max_incidents).then_some((Exclusion::LostLately { incidents }, self.incidents_until))
+    }
+
+    /// Whether the miner lately failed users' jobs again and again, and more of them than it finished: it passes the
+    /// validator's trials, if there are any, and not the users' jobs.
+    pub(crate) fn is_doubted(&self, max_incidents: u32) -> bool {
+        self.suspects >= max_incidents && self.suspects > self.done
     }
 
     /// Those of the announced executors that may work: as many as are proven, and one of a miner that has proven none.

@@ -66,6 +66,7 @@ impl RoutingPolicy {
         inputs: 200,
         fairness: 500,
         newcomer: 10_000,
+        doubt: 20_000,
     };
 }
 
@@ -100,6 +101,9 @@ pub struct RouteCost {
     /// recent attempts. It is higher than all other costs together.
     #[serde(default)]
     pub newcomer: u32,
+    /// Cost of having failed more users' jobs than were finished lately. It is higher than all other costs together.
+    #[serde(default)]
+    pub doubt: u32,
 }
 
 impl RouteCost {
@@ -112,6 +116,7 @@ impl RouteCost {
             self.inputs,
             self.fairness,
             self.newcomer,
+            self.doubt,
         ];
         costs.into_iter().fold(0, u32::saturating_add)
     }
@@ -127,13 +132,14 @@ impl RouteCost {
 type CostPart = fn(&RouteCost) -> u32;
 
 /// The drawbacks as texts for a job's user, each with its cost.
-const DRAWBACKS: [(CostPart, &str); 6] = [
+const DRAWBACKS: [(CostPart, &str); 7] = [
     (|cost| cost.record, "it failed or excused itself lately"),
     (|cost| cost.load, "some of its executors are at work"),
     (|cost| cost.image, "the image is not known to be there"),
     (|cost| cost.inputs, "the inputs are not known to be there"),
     (|cost| cost.fairness, "it got many jobs lately"),
     (|cost| cost.newcomer, "it has proven no executor of the class yet"),
+    (|cost| cost.doubt, "it failed more jobs than it finished lately"),
 ];
 
 /// A miner that may be asked.
@@ -294,6 +300,10 @@ pub fn route(
         .map(|(neuron, address, stats)| {
             let cost = RouteCost {
                 newcomer: newcomers.cost(stats, policy.prices.newcomer),
+                doubt: match stats.is_doubted(policy.max_incidents) {
+                    true => policy.prices.doubt,
+                    false => 0,
+                },
                 ..cost(requirements, stats, largest, &policy.prices)
             };
             let candidate = Candidate {
@@ -348,12 +358,10 @@ fn check_exclusions(
     if stats.full.contains_key(&requirements.class) {
         return Err(Exclusion::FullLately);
     }
-    if stats.incidents >= policy.max_incidents {
-        return Err(Exclusion::LostLately {
-            incidents: stats.incidents,
-        });
+    match stats.bench(policy.max_incidents) {
+        Some((reason, _)) => Err(reason),
+        None => Ok(address),
     }
-    Ok(address)
 }
 
 /// Checks that the job's time would be paid, after that of the attempts under way: the longest of them are taken to be
@@ -410,6 +418,7 @@ fn end_of(reason: Exclusion, class: ExecutorClass, stats: &MinerStats) -> Option
     match reason {
         Exclusion::FullLately => stats.full.get(&class).copied(),
         Exclusion::LostLately { .. } => stats.incidents_until,
+        Exclusion::FailedTrial => stats.failed_trial_until,
         Exclusion::NoAxon
         | Exclusion::BadAxon
         | Exclusion::OwnHotkey
@@ -458,6 +467,7 @@ fn cost(requirements: &JobRequirements, stats: &MinerStats, largest: u64, prices
         inputs: part(prices.inputs, count(cold), count(requirements.inputs.len())),
         fairness: part(prices.fairness, share_given(stats, requirements.class), largest),
         newcomer: 0,
+        doubt: 0,
     }
 }
 

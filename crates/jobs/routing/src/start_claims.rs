@@ -10,7 +10,7 @@ use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{AttemptId, Digest, Hotkey, ImageId, MinerKey, Timestamp, Volume, canonical};
 use serde_json::{Value, json};
 
-use crate::AttemptMark;
+use crate::{AttemptMark, MarkedJob};
 
 /// How long a start and a claim count.
 const WINDOW: Duration = Duration::from_secs(3_600);
@@ -99,17 +99,18 @@ fn inline_inputs(volume: &Volume) -> Option<Vec<Value>> {
 }
 
 /// Whether an end with this mark is a claim that the start of another owner's miner shows to be wrong: a broken image,
-/// or a failure that makes its miner a suspect. An end that counts as an incident already counts once, and one by
-/// another party's fault says nothing about the program.
-pub fn is_start_claim(outcome: &Outcome, mark: AttemptMark) -> bool {
+/// or a failure that makes its miner a suspect and that no trial answers. An end that counts as an incident already
+/// counts once, and one by another party's fault says nothing about the program.
+pub fn is_start_claim(outcome: &Outcome, mark: AttemptMark, job: MarkedJob) -> bool {
     match mark {
-        AttemptMark::Suspect => true,
+        AttemptMark::Suspect => job.suspects_wait_for_witness(),
         AttemptMark::Clean => outcome.is_broken_image(),
         AttemptMark::Done
         | AttemptMark::NoSlot
         | AttemptMark::Unexcused
         | AttemptMark::Excuse
-        | AttemptMark::Incident => false,
+        | AttemptMark::Incident
+        | AttemptMark::FailedTrial => false,
     }
 }
 
@@ -326,8 +327,11 @@ mod tests {
     #[test]
     fn only_suspects_and_broken_images_without_a_mark_wait_for_a_witness() {
         let done = Outcome::Completed(Box::default());
-        for mark in AttemptMark::ALL {
-            assert_eq!(is_start_claim(&done, mark), mark == AttemptMark::Suspect);
+        for (is_tried, waits) in [(false, true), (true, false)] {
+            for mark in AttemptMark::ALL {
+                let is_claim = is_start_claim(&done, mark, MarkedJob::Users { is_tried });
+                assert_eq!(is_claim, waits && mark == AttemptMark::Suspect);
+            }
         }
     }
 }

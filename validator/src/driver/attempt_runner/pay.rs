@@ -27,7 +27,8 @@ impl AttemptRunner<'_> {
         };
         // The validator's operator pays for the trusted miner, and nobody for a check: a miner that appeals could
         // answer slowly and be paid for the session.
-        if self.request.on_trusted_miner || self.deps.state.is_own_check(self.request) {
+        let state = &self.deps.state;
+        if self.request.on_trusted_miner || state.is_own_check(self.request) || state.is_trial(self.request) {
             return Ok(None);
         }
         let own = self.deps.state.is_openly_own(self.request);

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use muster_job_messages::last_status::describe;
 use muster_job_messages::pay::MeasuredWork;
 use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
 use muster_protocol::job::{Event, ImageFetchFailure, JobState, Outcome, forget_another_image};
 use muster_protocol::{HordeFailureReason, JobFailureReason, JobRejectionReason, ReceiptKind, Timestamp};
 use muster_routing::slot_excuse::FetchingLease;
 use muster_routing::start_claims::is_start_claim;
-use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
+use muster_routing::trials::TrialVerdict;
+use muster_routing::{AttemptMark, CacheKey, MarkEvidence, MarkedJob, mark_attempt};
 use muster_store::StoreError;
 
 use super::AttemptRunner;
@@ -40,7 +42,7 @@ impl AttemptRunner<'_> {
             let evidence = MarkEvidence {
                 excused: self.excused,
                 free_no_slot: self.deps.records.has_free_no_slot(self.attempt.miner),
-                is_users: !self.deps.state.is_own(self.request),
+                job: self.deps.marked_job(self.request, self.attempt.miner),
                 started_elsewhere: self
                     .deps
                     .is_started_elsewhere(self.request, self.attempt.miner, outcome),
@@ -103,7 +105,13 @@ impl AttemptRunner<'_> {
             self.note_duration(outcome, took);
         }
         self.update_ledger(change);
+        let ends_bench = self.judge_trial(change);
         self.deps.state.store.save(change).await?;
+        if ends_bench {
+            let state = &self.deps.state;
+            let since = change.now.minus(state.config.routing.windows().record);
+            state.store.end_bench(self.attempt.miner, since).await?;
+        }
         if matches!(change.machine.state(), JobState::Ready) {
             self.mark_attempts_without_image(change.now).await?;
         }
@@ -111,6 +119,35 @@ impl AttemptRunner<'_> {
             self.judge_start_claims(outcome, change.mark, change.now).await?;
         }
         Ok(())
+    }
+
+    /// Notes that a trial has to follow, or what one showed. Returns whether it ends a bench.
+    fn judge_trial(&self, change: &AttemptChange) -> bool {
+        let (Some(outcome), Some(mark)) = (change.machine.outcome(), change.mark) else {
+            return false;
+        };
+        let (records, miner) = (&self.deps.records, self.attempt.miner);
+        match self.deps.marked_job(self.request, miner) {
+            MarkedJob::Users { is_tried: true } if mark == AttemptMark::Suspect => {
+                records.note_suspect(miner, change.machine.plan().class);
+                false
+            }
+            MarkedJob::Users { .. } | MarkedJob::Own => false,
+            MarkedJob::Trial { .. } => {
+                let verdict = TrialVerdict::of(outcome, mark);
+                match verdict {
+                    TrialVerdict::Passed => tracing::info!(%miner, "a miner under suspicion passed a trial"),
+                    TrialVerdict::Failed => {
+                        let benched = mark == AttemptMark::FailedTrial;
+                        tracing::warn!(%miner, outcome = describe(outcome), benched, "a miner under suspicion failed a trial");
+                    }
+                    TrialVerdict::Unclear => {
+                        tracing::info!(%miner, outcome = describe(outcome), "a trial showed nothing about its miner");
+                    }
+                }
+                records.note_trial(miner, verdict)
+            }
+        }
     }
 
     /// Remembers that the program started, or that the miner says that it cannot be started. A start shows the claims
@@ -126,7 +163,8 @@ impl AttemptRunner<'_> {
         };
         let miner = self.attempt.miner;
         let owner = self.deps.state.owner_of(miner);
-        if mark.is_some_and(|mark| is_start_claim(outcome, mark)) {
+        let job = self.deps.marked_job(self.request, miner);
+        if mark.is_some_and(|mark| is_start_claim(outcome, mark, job)) {
             let claim = (self.attempt.id, miner, owner);
             self.deps.records.note_start_claim(program, claim);
         }

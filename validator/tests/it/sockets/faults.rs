@@ -353,7 +353,7 @@ async fn fail(
 }
 
 #[tokio::test]
-async fn users_mistakes_leave_no_miner_out_and_its_own_failures_do() {
+async fn mistakes_of_users_and_unknown_answers_leave_no_miner_out_and_its_own_failures_do() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::in_real_time(&[&miner]).await;
     world.config.queue.default_s = 0;
@@ -375,13 +375,29 @@ async fn users_mistakes_leave_no_miner_out_and_its_own_failures_do() {
         assert_eq!(world.state().await["jobs"][0]["fault"], "user");
     }
     for at in 7..=9 {
-        // The miner cannot shift the fault to another party.
+        // The miner cannot shift the fault to another party, and the user's image may have provoked the answer.
         let excuse = json!({"fault": "user"});
         let reason = HordeFailureReason::ExecutorDisconnected;
         let fault = fail(&mut world, &mut miner, at, reason, Some(excuse)).await;
         assert_eq!(fault, "miner");
     }
     world.facilitator.submit(&job("//User", 10)).await;
+    let mut session = miner.accept().await;
+    let id = session.begin().await;
+    session.complete(id).await;
+    assert_eq!(session.paid().await, "9.000000", "no miner is left out");
+    world.facilitator.updates_to_the_end().await;
+    for at in 11..=13 {
+        world.facilitator.submit(&job("//User", at)).await;
+        let mut session = miner.accept().await;
+        let id = bring_to(Stage::Accepted, &mut world, &mut session).await;
+        session
+            .send(Session::horde_failure(id, "no executor starts"))
+            .await;
+        assert_eq!(session.paid().await, "0.000000");
+        world.facilitator.expect(JobStatus::HordeFailed).await;
+    }
+    world.facilitator.submit(&job("//User", 14)).await;
     world.facilitator.expect(JobStatus::Received).await;
     let end = world.facilitator.expect(JobStatus::Rejected).await;
     let context = end
