@@ -34,7 +34,7 @@ pub enum AttemptMark {
 
 impl AttemptMark {
     /// All marks that exist.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Done,
         Self::Clean,
         Self::NoSlot,

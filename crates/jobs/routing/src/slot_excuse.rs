@@ -126,7 +126,9 @@ mod tests {
     use super::*;
     use crate::testing::hotkey;
 
-    const NOW: Timestamp = Timestamp::from_secs(1_000);
+    fn now() -> Timestamp {
+        Timestamp::from_secs(1_000)
+    }
 
     fn attempt(n: u128) -> AttemptId {
         AttemptId::from_uuid(Uuid::from_u128(n))
@@ -171,7 +173,7 @@ mod tests {
             validator: ValidatorKey(hotkey(2)),
             attempt: attempt(99),
             account,
-            at: NOW,
+            at: now(),
         };
         let receipts: Vec<_> = shown.iter().cloned().map(ReceiptPayload::Started).collect();
         let counts = |validator| [2, 3].map(|seed| ValidatorKey(hotkey(seed))).contains(&validator);

@@ -44,6 +44,7 @@ impl TrialVerdict {
                 Outcome::Failed(_) | Outcome::Rejected(_) | Outcome::HordeFailed(_),
                 AttemptMark::Done
                 | AttemptMark::Clean
+                | AttemptMark::NoSlot
                 | AttemptMark::Unexcused
                 | AttemptMark::Excuse
                 | AttemptMark::Suspect,

@@ -164,7 +164,7 @@ async fn free_ends_without_a_slot_are_known_after_a_restart() {
         let day = 24 * 3_600;
         let is_free = async |now| {
             let ledger = restore_ledger(&store, windows, NOW(now)).await.unwrap();
-            ledger.has_free_no_slot(miner(2), NOW(now))
+            ledger.ledger.has_free_no_slot(miner(2), NOW(now))
         };
         assert!(is_free(day).await, "{}", test.engine);
         let change = AttemptChange {
