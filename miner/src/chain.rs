@@ -166,7 +166,8 @@ impl ChainFollower {
         if metagraph.find(&self.key.hotkey()).is_none() {
             tracing::warn!(miner = %MinerKey(self.key.hotkey()), netuid = %self.netuid, "this miner is not registered");
         }
-        self.served.refresh(registered_keys(&metagraph.neurons, self.key.hotkey()));
+        self.served
+            .refresh(registered_keys(&metagraph.neurons, self.key.hotkey()));
     }
 
     async fn until_done<T, F>(&self, doing: &'static str, mut attempt: impl FnMut() -> F) -> T
@@ -204,7 +205,7 @@ fn registered_keys(
     })
 }
 
-/// What the chain says of a hotkey.
+/// A hotkey, as the chain states it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegisteredKey {
     /// The stake in rao; `None` without a permit.
@@ -299,7 +300,8 @@ impl ServedValidators {
         let (metagraph, greeted) = (self.metagraph.read(), self.greeted.read());
         let stake_of = |key: &ValidatorKey| metagraph.get(key).and_then(|key| key.stake);
         let is_own = |key: &ValidatorKey| metagraph.get(key).is_some_and(|key| key.is_own);
-        let has_greeted = |key: &ValidatorKey| greeted.get(key).is_some_and(|at| now.since(*at) < self.rivalry);
+        let has_greeted =
+            |key: &ValidatorKey| greeted.get(key).is_some_and(|at| now.since(*at) < self.rivalry);
         let permitted = metagraph
             .iter()
             .filter_map(|(key, registered)| registered.stake.map(|stake| (*key, stake)));

@@ -150,7 +150,9 @@ impl FolderLock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(layout.occupied()),
-            Err(TryLockError::Error(error)) => return Err(anyhow::Error::new(error).context(cannot()).into()),
+            Err(TryLockError::Error(error)) => {
+                return Err(anyhow::Error::new(error).context(cannot()).into());
+            }
         }
         file.set_len(0).with_context(cannot)?;
         write!(file, "{}", std::process::id()).with_context(cannot)?;

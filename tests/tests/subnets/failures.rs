@@ -278,7 +278,11 @@ pub(crate) fn a_second_subnet_in_the_folder_leaves_the_first_as_it_is(subnet: &R
     let second = subnet.muster(&["up"]).unwrap();
     assert_eq!(second.code, Some(1), "{second:?}");
     let up = std::fs::read_to_string(subnet.folder().join("run/up.lock")).unwrap();
-    for word in ["E0050", subnet.field("facilitator").unwrap(), &format!("process {up}")] {
+    for word in [
+        "E0050",
+        subnet.field("facilitator").unwrap(),
+        &format!("process {up}"),
+    ] {
         assert!(second.stderr.contains(word), "{word} is missing: {second:?}");
     }
     assert_eq!(std::fs::read(&file).unwrap(), before);
