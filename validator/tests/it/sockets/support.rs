@@ -85,7 +85,7 @@ impl World {
     }
 
     /// Makes every time-out of the validator that could strike on a busy machine an hour.
-    fn be_patient(&mut self) {
+    pub(crate) fn be_patient(&mut self) {
         let timing = &mut self.config.timing;
         for limit in [
             &mut timing.leeway_s,
