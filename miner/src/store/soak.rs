@@ -220,6 +220,7 @@ async fn run(soak: StoreSoak) {
         pages.append(&lines).await.unwrap();
         let greeting = Signature::from_bytes([u8::try_from(hour % 251).unwrap(); 64]);
         store.first_use(&greeting, now.plus(HOUR * 2)).await.unwrap();
+        store.note_greeted(validator, now).await.unwrap();
         chat(&audit_check, validator, hour, now).await;
         clock.advance(HOUR);
         // The lease table forgets leases after a day.
@@ -240,6 +241,7 @@ async fn run(soak: StoreSoak) {
         "receipts" => Some(2 * a_day * u64::from(soak.kept_days + 1)),
         "leases" => Some(a_day + a_day / 24 + 1),
         "greetings" => Some(2),
+        "greeted_validators" => Some(1),
         "session_proofs" | "audit_leaves" => Some(audit_hours * HOUR_ANSWERS),
         "audit_headers" => Some(audit_hours),
         "audit_findings" => Some(FINDINGS),

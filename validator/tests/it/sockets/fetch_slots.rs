@@ -48,6 +48,7 @@ async fn end_without_a_slot(session: &mut Session, id: AttemptId, leases: Option
 async fn a_miner_without_a_slot_is_excused_by_the_leases_that_it_shows_and_by_nothing_else() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
+    world.config.timing.linger_s = 3_600;
     world.start();
     world.facilitator.accept().await;
     world.facilitator.submit(&job("//User", 1)).await;

@@ -83,7 +83,14 @@ impl Engine {
                         // The test may be over.
                         let _ = ends.send(ended);
                     }
-                    other => panic!("not about a job: {other:?}"),
+                    other @ (ValidatorToMiner::ValidatorAuthForMiner(_)
+                    | ValidatorToMiner::V0MainHotkeyMessage(_)
+                    | ValidatorToMiner::GenericError(_)
+                    | ValidatorToMiner::MusterCancelJob(_)
+                    | ValidatorToMiner::MusterWhitelist(_)
+                    | ValidatorToMiner::MusterAudit(_)
+                    | ValidatorToMiner::MusterCheckpointKept(_)
+                    | ValidatorToMiner::MusterDrain(_)) => panic!("not about a job: {other:?}"),
                 }
             }
         }
