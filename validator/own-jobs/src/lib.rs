@@ -1,5 +1,6 @@
-//! The validator's own jobs: sessions that its gateway, its grading or its checks order, and jobs that run again. Each
-//! runs as a job whose user is the validator. An order that names the trusted miner becomes a job for that miner.
+//! The validator's own jobs: sessions that its gateway, its grading or its checks order, jobs that run again, and
+//! trials of miners under suspicion. Each runs as a job whose user is the validator. An order that names the trusted
+//! miner becomes a job for that miner.
 //!
 //! [`OwnJobs`] signs and stores a job, and hands it over as an [`OwnJobStep`] to the validator, which drives it. The
 //! [`OwnJobRegistry`] knows the jobs that have not ended: the driver sends their news through it.
