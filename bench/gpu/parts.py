@@ -239,9 +239,11 @@ def processor(places):
     texts, began = json.loads(kept.read_text()), time.monotonic()
     with places.reference(str(places.billion())) as reference:
         tell(started_s=time.monotonic() - began)
-        began = time.monotonic()
-        scored = [reference.post("/v1/score", text)["tokens"] for text in texts]
-        tell(answers=len(texts), scored_s=time.monotonic() - began, **margins(scored))
+        began, scored = time.monotonic(), []
+        for text in texts:
+            scored.append(reference.post("/v1/score", text)["tokens"])
+            # A processor may be too slow for all of them: what it has scored counts.
+            tell(answers=len(scored), scored_s=time.monotonic() - began, **margins(scored))
 
 
 class Busy:
@@ -295,7 +297,7 @@ def grader(places):
 
 
 # The parts in their order, and the seconds that each may take: eight minutes together.
-PARTS = {machine: 20, trained: 60, billion: 150, cheats: 120, processor: 60, nvml: 30, grader: 40}
+PARTS = {machine: 20, trained: 40, billion: 90, cheats: 90, processor: 150, nvml: 30, grader: 60}
 
 
 def write_golden(program):
