@@ -242,8 +242,12 @@ impl AttemptRunner<'_> {
         match (held, holds) {
             (true, false) => {
                 ledger.close_attempt(miner, class);
-                if !matches!(change.machine.outcome(), Some(Outcome::Rejected(_))) {
-                    ledger.record_freed(miner, class);
+                // A fetch gives its place away, too, but its miner may still have no other one.
+                match change.machine.outcome() {
+                    Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::HordeFailed(_)) => {
+                        ledger.record_freed(miner, class);
+                    }
+                    Some(Outcome::Rejected(_)) | None => {}
                 }
             }
             (false, true) => ledger.open_attempt(miner, class),

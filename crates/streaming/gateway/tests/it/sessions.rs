@@ -367,7 +367,13 @@ async fn answers_with_an_error_of_the_server_are_no_checks_of_health() {
     // Proven errors come all the time, and the session is given up all the same.
     until("the end of the session", || async {
         let answer = world.chat(1, true).send().await.unwrap();
-        assert!(answer.status().is_server_error(), "{}", answer.status());
+        // A stream that waits for the next session has begun before its error.
+        let status = answer.status();
+        let body = answer.text().await.unwrap();
+        assert!(
+            status.is_server_error() || body.contains("\"error\""),
+            "{status}: {body}"
+        );
         let ended = world.subnet.ended.lock().unwrap().len();
         (ended > 0).then_some(())
     })

@@ -270,7 +270,10 @@ fn patience_ends_and_so_does_everything() {
     let [Effect::Refuse(RequestNumber(1), refusal)] = effects.as_slice() else {
         panic!("{effects:?}")
     };
-    assert_eq!(refusal.to_string(), "no session had a place for it within 60 s");
+    assert_eq!(
+        refusal.to_string(),
+        "no session had a place for it within 60 s; this request had place 1 of the waiting list while the model starts"
+    );
     pool.apply(arrived(2, 1), at(61));
     let effects = pool.apply(Event::Stop, at(62));
     assert!(matches!(
@@ -481,10 +484,8 @@ fn a_request_that_waits_knows_its_place_and_how_long_it_is_likely_to_wait() {
         patience: std::time::Duration::from_secs(40),
     };
     assert_eq!(pool.apply(patient, at(30)), []);
-    // The next start is as long as the last one, of which a part has passed.
+    // The next start is as long as the last one, of which a part has passed. The second request lost its session.
     pool.apply(Event::Died(SessionNumber(1)), at(31));
-    assert_eq!(
-        place(&pool, 3, 33).map(|place| (place.waits_for, place.expected)),
-        Some((WaitingFor::Start, Some(std::time::Duration::from_secs(4))))
-    );
+    assert_eq!(place(&pool, 2, 33), waits(1, WaitingFor::Start, Some(4)));
+    assert_eq!(place(&pool, 3, 33), waits(2, WaitingFor::Start, Some(24)));
 }
