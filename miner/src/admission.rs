@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_protocol::{AttemptId, ExecutorClass, ImageId, JobRejectionReason, Manifest, ValidatorKey};
 
-use crate::validator_shares::shares::ValidatorShare;
+use crate::validator_shares::shares::{ShareRefusal, ValidatorShare};
 
 /// The part of a validator's offer that the decision needs.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +83,8 @@ pub enum AdmissionDecision {
         reason: JobRejectionReason,
         /// The reason as text.
         message: String,
+        /// By how much shorter the job would be accepted; `None` if its length is not the reason.
+        shorter_by: Option<Duration>,
     },
 }
 
@@ -92,7 +94,11 @@ pub enum AdmissionDecision {
 /// miner's load. A repetition comes before both limits, because a lost answer must be repeatable when the miner is full
 /// or about to stop.
 pub fn decide(offer: &AdmissionRequest, facts: &AdmissionInputs<'_>) -> AdmissionDecision {
-    let decline = |reason, message: String| AdmissionDecision::Decline { reason, message };
+    let decline = |reason, message: String| AdmissionDecision::Decline {
+        reason,
+        message,
+        shorter_by: None,
+    };
     if !facts.served {
         return decline(
             JobRejectionReason::ValidatorBlacklisted,
@@ -155,7 +161,11 @@ pub fn decide(offer: &AdmissionRequest, facts: &AdmissionInputs<'_>) -> Admissio
     }
     match facts.share.admit(offer.class) {
         Ok(()) => AdmissionDecision::Accept,
-        Err(message) => decline(JobRejectionReason::Busy, message),
+        Err(ShareRefusal { message, shorter_by }) => AdmissionDecision::Decline {
+            reason: JobRejectionReason::Busy,
+            message,
+            shorter_by,
+        },
     }
 }
 
@@ -263,7 +273,7 @@ mod tests {
 
     fn reason(decision: AdmissionDecision) -> JobRejectionReason {
         match decision {
-            AdmissionDecision::Decline { reason, message } => {
+            AdmissionDecision::Decline { reason, message, .. } => {
                 assert!(!message.is_empty());
                 reason
             }
@@ -274,7 +284,7 @@ mod tests {
     #[test]
     fn an_offer_that_the_operator_cannot_afford_is_declined_as_busy_with_the_reason() {
         let decision = ask(|case| case.unaffordable = Some("the day's machine time is spent"));
-        let AdmissionDecision::Decline { reason, message } = decision else {
+        let AdmissionDecision::Decline { reason, message, .. } = decision else {
             panic!("{decision:?}")
         };
         assert_eq!(reason, JobRejectionReason::Busy);

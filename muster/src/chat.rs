@@ -9,8 +9,10 @@ use base64::engine::general_purpose::STANDARD;
 use muster_client::Client;
 use muster_gateway::ProofView;
 use muster_gateway::saved_proof::{ProofRecord, Transcript};
+use muster_gateway::waiting_comment::{WaitingPlace, read_waiting_comment};
 use muster_openai::{BodyKind, JsonReader};
 use muster_process::SharedClock;
+use muster_response_proof::comment::{CommentScanner, MAX_LINE, StreamPart};
 use muster_terminal::print;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -147,11 +149,15 @@ impl Conversation<'_> {
         let content_type = header("content-type");
         let status = response.status().as_u16();
         let (mut whole, mut reader) = (Vec::new(), WordReader::new(content_type.as_deref()));
+        let mut waits = PlaceReader::default();
         while let Some(piece) = response.chunk().await.context("the answer broke off")? {
             if whole.len().saturating_add(piece.len()) > MAX_ANSWER {
                 return Err(anyhow!("the answer is longer than {MAX_ANSWER} bytes").into());
             }
             whole.extend_from_slice(&piece);
+            for place in waits.read(&piece) {
+                self.show_place(&place);
+            }
             self.show(&reader.read(&piece));
         }
         let ended_at = self.clock.now();
@@ -193,6 +199,13 @@ impl Conversation<'_> {
         }
     }
 
+    /// Tells the place in the waiting list, beside the answer.
+    fn show_place(&self, place: &WaitingPlace) {
+        if !self.quiet {
+            print::problem(format_args!("waiting: {place}"));
+        }
+    }
+
     /// The gateway keeps a proof before its client sees the answer's end; a client that stops at the last event is
     /// faster.
     async fn proof(&self, id: &str) -> Result<ProofView> {
@@ -207,6 +220,47 @@ impl Conversation<'_> {
                 }
             }
         }
+    }
+}
+
+/// Reads the places in the waiting list out of an answer that has begun to stream.
+#[derive(Debug, Default)]
+struct PlaceReader {
+    scanner: CommentScanner,
+    /// What has come of a comment.
+    comment: Vec<u8>,
+    /// The last place that was read.
+    last: Option<WaitingPlace>,
+}
+
+impl PlaceReader {
+    /// The places that came with these bytes and differ from the one before.
+    fn read(&mut self, bytes: &[u8]) -> Vec<WaitingPlace> {
+        let mut places = Vec::new();
+        let Self {
+            scanner,
+            comment,
+            last,
+        } = self;
+        scanner.scan(bytes, |part| match part {
+            StreamPart::Held(_) | StreamPart::Body(_) => {}
+            StreamPart::Comment(range) => {
+                let piece = bytes.get(range).unwrap_or_default();
+                if comment.len().saturating_add(piece.len()) <= MAX_LINE {
+                    comment.extend_from_slice(piece);
+                }
+            }
+            StreamPart::CommentEnd => {
+                let text = String::from_utf8_lossy(comment);
+                let place = read_waiting_comment(&text).filter(|place| *last != Some(*place));
+                if let Some(place) = place {
+                    places.push(place);
+                    *last = Some(place);
+                }
+                comment.clear();
+            }
+        });
+        places
     }
 }
 
@@ -283,6 +337,32 @@ mod tests {
             assert_eq!(
                 (words.as_str(), reader.text.as_str()),
                 ("a\u{e9}b", "a\u{e9}b"),
+                "cut at {cut}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_place_in_the_waiting_list_is_read_once_however_it_is_cut() {
+        let stream = concat!(
+            ": muster-wait place=2 for=executor\n",
+            ": muster-wait place=2 for=executor\n",
+            ": muster-wait place=1 for=start about_s=20\n",
+            ": muster-wait\n",
+            "data: {}\n\n",
+        );
+        for cut in 0..stream.len() {
+            let (head, tail) = stream.as_bytes().split_at(cut);
+            let mut reader = PlaceReader::default();
+            let mut places = reader.read(head);
+            places.extend(reader.read(tail));
+            let told: Vec<String> = places.iter().map(ToString::to_string).collect();
+            assert_eq!(
+                told,
+                [
+                    "place 2 of the waiting list until a machine is free",
+                    "place 1 of the waiting list while the model starts, about 20 s"
+                ],
                 "cut at {cut}"
             );
         }

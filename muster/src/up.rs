@@ -347,6 +347,7 @@ fn chain_program(setup: &Setup<'_>, chain: &std::path::Path) -> Program {
         name: "chain".to_owned(),
         command,
         restart: false,
+        has_executors: false,
     }
 }
 
@@ -365,6 +366,7 @@ fn lying_engine(setup: &Setup<'_>, engine: &std::path::Path, (asked, given): (Im
         name: "cheat".to_owned(),
         command,
         restart: false,
+        has_executors: false,
     }
 }
 
@@ -390,6 +392,7 @@ fn role_program(setup: &Setup<'_>, name: &str) -> Program {
         name: name.to_owned(),
         command,
         restart: true,
+        has_executors: role == "miner",
     }
 }
 

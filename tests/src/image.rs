@@ -142,7 +142,24 @@ pub async fn training_image(interpreter: &Path) -> Result<ImageId> {
     load(&mut list, TRAINING_IMAGE).await
 }
 
-/// The output of `tests/python/llama_cpp_image.py` and of `images/train/training_image.py`.
+/// The name of the image that [`python_image`] loads.
+pub const PYTHON_IMAGE: &str = "muster/python-test:1";
+
+/// Puts this machine's Python and a shell into an image, loads that into this machine's engine as [`PYTHON_IMAGE`], and
+/// returns its id. A job's arguments are a program and its own arguments.
+///
+/// # Errors
+/// There is no engine, or no busybox on this machine.
+pub async fn python_image() -> Result<ImageId> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("no checkout")?;
+    let mut list = Command::new("/usr/bin/python3");
+    list.arg(root.join("tests/python/python_image.py"));
+    load(&mut list, PYTHON_IMAGE).await
+}
+
+/// The output of `tests/python/llama_cpp_image.py`, of `tests/python/python_image.py` and of `images/train/training_image.py`.
 #[derive(Deserialize)]
 struct Recipe {
     /// Where each file goes, and where it is.

@@ -85,7 +85,8 @@ impl JobDrivers {
         greeting: Option<String>,
     ) -> Result<Arc<Self>, StoreError> {
         let clock = Arc::clone(&state.clock);
-        let waiting = Arc::new(WaitingJobs::new(&state.config.queue));
+        let own_jobs = Arc::new(OwnJobRegistry::default());
+        let waiting = Arc::new(WaitingJobs::new(&state.config.queue, Arc::clone(&own_jobs)));
         let restored = restore_ledger(&state.store, state.config.routing.windows(), clock.now()).await?;
         let (link, unmatched) = MinerLink::new(LinkSetup {
             keypair: state.keypair.clone(),
@@ -95,7 +96,6 @@ impl JobDrivers {
             first_frame: greeting,
         });
         let records = Arc::new(MinerRecords::new(restored, clock, Arc::clone(&waiting)));
-        let own_jobs = Arc::new(OwnJobRegistry::default());
         let channels = Arc::new(MinerChannels {
             state: Arc::clone(&state),
             link,

@@ -47,6 +47,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 /// The facilitator's key, for the gateway.
@@ -165,6 +166,10 @@ impl ValidatorBackend for Jobs {
             let begun = self.run(order).await;
             begun.map_err(|error| format!("{error:#}"))
         })
+    }
+
+    fn room_changes(&self) -> watch::Receiver<()> {
+        watch::Sender::default().subscribe()
     }
 
     fn end_job(&self, _job: JobId, _why: &'static str, _is_closed: bool) -> BoxFuture<'_, ()> {

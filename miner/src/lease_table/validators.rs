@@ -6,7 +6,7 @@ use std::time::Duration;
 use muster_protocol::receipt::MAX_AHEAD;
 use muster_protocol::wire::checkpoints::DrainJob;
 use muster_protocol::wire::executor_socket::MinerToExecutor;
-use muster_protocol::wire::miner::{DeclineJob, GenericError, InitialJobRequest, JobRequest};
+use muster_protocol::wire::miner::{DeclineJob, GenericError, InitialJobRequest, JobRequest, ShorterJob};
 use muster_protocol::wire::muster::{
     CancelJob, ListedImage, MAX_LISTED_IMAGES, ReceiptCountersigned, WhitelistNotice,
 };
@@ -111,7 +111,14 @@ impl LeaseTable {
                 self.open_lease(id, lease, receipt, share.held >= share.places, now)
             }
             (AdmissionDecision::Repeat, Ok(_)) => self.repeat(id, attempt),
-            (AdmissionDecision::Decline { reason, message }, _) => {
+            (
+                AdmissionDecision::Decline {
+                    reason,
+                    message,
+                    shorter_by,
+                },
+                _,
+            ) => {
                 self.note_decline(&offer, reason, share, now);
                 let receipts = self.collect_excuses(id, reason, offer);
                 let decline = DeclineJob {
@@ -119,7 +126,10 @@ impl LeaseTable {
                     message,
                     reason,
                     receipts,
-                    context: None,
+                    context: shorter_by.map(|by| {
+                        let shorter_by_s = by.as_secs();
+                        ShorterJob { shorter_by_s }.context()
+                    }),
                 };
                 vec![tell(id, MinerToValidator::V0DeclineJobRequest(decline))]
             }

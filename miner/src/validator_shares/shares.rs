@@ -51,6 +51,15 @@ pub struct ValidatorShare {
     pub unpaid_allowance: Duration,
 }
 
+/// Why a validator gets no further executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareRefusal {
+    /// The reason as text.
+    pub message: String,
+    /// By how much shorter a job would be admitted; `None` if no job would be.
+    pub shorter_by: Option<Duration>,
+}
+
 /// The validators that were declined for lack of an executor within their share.
 #[derive(Debug, Default)]
 pub struct WaitingValidators(BTreeMap<(ExecutorClass, ValidatorKey), Timestamp>);
@@ -74,17 +83,23 @@ pub fn share_of(count: u32, stakes: &ValidatorStakes, floor: u32) -> u32 {
 // === impl ValidatorShare, WaitingValidators ===
 
 impl ValidatorShare {
-    /// Decides whether one more lease fits; the reason as text if it does not.
+    /// Decides whether one more lease fits.
     ///
     /// # Errors
     /// The validator has its share, and another validator waits or the job is too long.
-    pub fn admit(&self, class: ExecutorClass) -> Result<(), String> {
+    pub fn admit(&self, class: ExecutorClass) -> Result<(), ShareRefusal> {
         let Self { places, held, .. } = self;
+        let refuse = |message| {
+            Err(ShareRefusal {
+                message,
+                shorter_by: None,
+            })
+        };
         if held < places {
             return Ok(());
         }
         if self.unpaid >= self.unpaid_allowance {
-            return Err(format!(
+            return refuse(format!(
                 "this validator's share is {places} executors of class {class}, and it has {held}; beyond it, it has \
                  taken {} s of executors' time that it did not pay, and may take {} s here within a day",
                 self.unpaid.as_secs(),
@@ -92,18 +107,22 @@ impl ValidatorShare {
             ));
         }
         if self.is_contested {
-            return Err(format!(
+            return refuse(format!(
                 "this validator's share is {places} executors of class {class}, it has {held}, and another validator \
                  waits for one"
             ));
         }
         if self.lasts > self.beyond {
-            return Err(format!(
+            let message = format!(
                 "this validator's share is {places} executors of class {class}, and it has {held}; beyond it a job may \
                  take {} s here, not {} s",
                 self.beyond.as_secs(),
                 self.lasts.as_secs()
-            ));
+            );
+            return Err(ShareRefusal {
+                message,
+                shorter_by: Some(self.lasts.saturating_sub(self.beyond)),
+            });
         }
         Ok(())
     }
@@ -183,19 +202,25 @@ mod tests {
         assert_eq!(share(1, true, 2_592_000).admit(CLASS), Ok(()));
         assert_eq!(share(2, false, 3_600).admit(CLASS), Ok(()));
         let contested = share(2, true, 10).admit(CLASS).unwrap_err();
+        assert_eq!(contested.shorter_by, None);
+        let contested = contested.message;
         assert!(contested.contains("another validator waits"), "{contested}");
-        let long = share(2, false, 3_601).admit(CLASS).unwrap_err();
+        let ShareRefusal {
+            message: long,
+            shorter_by,
+        } = share(2, false, 3_601).admit(CLASS).unwrap_err();
         assert!(
             long.contains("share is 2 executors of class always_on.test, and it has 2"),
             "{long}"
         );
         assert!(long.contains("may take 3600 s here, not 3601 s"), "{long}");
+        assert_eq!(shorter_by, Some(Duration::from_secs(1)));
         let unpaid = |held| ValidatorShare {
             unpaid: Duration::from_secs(600),
             ..share(held, false, 10)
         };
         assert_eq!(unpaid(1).admit(CLASS), Ok(()), "its share is its own");
-        let refused = unpaid(2).admit(CLASS).unwrap_err();
+        let refused = unpaid(2).admit(CLASS).unwrap_err().message;
         assert!(
             refused.contains("taken 600 s of executors' time that it did not pay"),
             "{refused}"

@@ -9,7 +9,7 @@ use muster_process::clock::SharedClock;
 use muster_process::{Backoff, Tasks};
 use muster_protocol::ErrorCode;
 use muster_terminal::print;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -38,6 +38,8 @@ pub struct Program {
     pub command: Vec<PathBuf>,
     /// Whether it can be started again. The local chain cannot: its blocks are gone with it.
     pub restart: bool,
+    /// Whether it starts executors, which outlive it: they wait for the next miner unless they are stopped, too.
+    pub has_executors: bool,
 }
 
 /// Runs programs until it is asked to stop.
@@ -260,11 +262,33 @@ impl Keeper {
         });
     }
 
+    /// Asks the executors to stop, which remove their containers first. No miner comes back for their jobs.
+    fn end_executors(&self, executors: &[Pid]) {
+        let jobs = match executors.len() {
+            0 => return,
+            1 => "a running job ends".to_owned(),
+            count => format!("{count} running jobs end"),
+        };
+        print::problem(format_args!(
+            "[{}] {jobs} with the subnet; nobody is at fault",
+            self.program.name
+        ));
+        for executor in executors {
+            // Each leads a group of its own; it may be gone already.
+            let _ = killpg(*executor, Signal::SIGTERM);
+        }
+    }
+
     /// Asks it to stop, and makes it.
     async fn end(&self, mut child: Child) -> anyhow::Result<()> {
         if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            let executors = match self.program.has_executors {
+                true => children_of(pid),
+                false => Vec::new(),
+            };
             // It may be gone already.
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+            self.end_executors(&executors);
         }
         tokio::select! {
             status = child.wait() => { status?; }
@@ -280,6 +304,25 @@ impl Keeper {
         }
         Ok(())
     }
+}
+
+/// The processes that this one has started and that still run.
+fn children_of(parent: i32) -> Vec<Pid> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_child = |stat: &str| {
+        // The name of a program may contain anything, so its end is the last bracket. The state and the parent follow.
+        let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
+        let mut fields = fields.unwrap_or_default().split_whitespace();
+        let runs = fields.next().is_some_and(|state| state != "Z");
+        runs && fields.next().and_then(|field| field.parse().ok()) == Some(parent)
+    };
+    processes
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            is_child(&stat).then_some(Pid::from_raw(pid))
+        })
+        .collect()
 }
 
 /// The role of a process: `miner` of `miner-2`.

@@ -3,7 +3,7 @@
 //! [`explain_miner`] names the terms of a miner's weight, [`audit`] computes the weights of a snapshot again, and
 //! [`run_simulation`] lets strategies play. [`replay_bundle`] and [`run_curve`] do the sums of spot checks.
 //! [`MinerEvidence`] has the commands of a miner's operator.
-//! [`find_snapshot`] and [`check_snapshot`] read a validator's answers.
+//! [`list_cycles`], [`find_cycle`] and [`check_snapshot`] read a validator's answers.
 
 mod audit_answers;
 mod miner_audits;
@@ -22,11 +22,12 @@ use muster_simulation::{
     Settings, StrategyOutcome, ValidatorOutcome, draw, known_strategies, simulate, simulate_validators,
 };
 use muster_store::StoreError;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use audit_answers::{replay_bundle, run_curve};
 pub use miner_audits::{MinerAppeal, MinerAudits, MinerEvidence};
-pub use score_arguments::{AuditCurve, AuditReplay, AuditScore, Score, ScoreExplain, Simulate};
+pub use score_arguments::{AuditCurve, AuditReplay, AuditScore, Score, ScoreExplain, ScoreList, Simulate};
 
 /// A command about scores that failed.
 #[derive(Debug, thiserror::Error)]
@@ -112,18 +113,85 @@ fn in_file(file: &Path, source: std::io::Error) -> ScoreToolError {
     }
 }
 
-/// The digest of a cycle's snapshot, from a validator's answer to `GET /v0/state`; of the newest one without a number.
+/// A scored cycle, as a validator lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct ListedCycle {
+    /// The number of the cycle.
+    pub number: u64,
+    /// The first block whose work is scored.
+    #[serde(default)]
+    pub first_block: u64,
+    /// The last block whose work is scored.
+    #[serde(default)]
+    pub last_block: u64,
+    /// What became of its weights.
+    #[serde(default)]
+    pub state: String,
+    /// The weights: uid and weight.
+    #[serde(default)]
+    pub weights: Vec<(u16, u16)>,
+    /// The chain's error at the last try to send the weights.
+    #[serde(default)]
+    pub error: Option<String>,
+    /// The digest of the snapshot by which it was scored.
+    pub snapshot: Option<String>,
+    /// The block at which the state changed last.
+    #[serde(default)]
+    pub at_block: u64,
+}
+
+impl ListedCycle {
+    /// What became of the weights, for people.
+    pub fn fate(&self) -> String {
+        let block = self.at_block;
+        match self.state.as_str() {
+            "pending" => "to be sent".to_owned(),
+            "committed" => format!("committed at block {block}, revealed in a later epoch"),
+            "set" => format!("on the chain since block {block}"),
+            "kept" => "nobody earned anything, so the chain keeps the weights that it has".to_owned(),
+            "expired" => "the commit was lost, and the work is scored again".to_owned(),
+            "missed" => "never reached the chain".to_owned(),
+            other => other.to_owned(),
+        }
+    }
+}
+
+/// The scored cycles in a validator's answer to `GET /v0/state`, the newest first.
 ///
 /// # Errors
-/// There is no such cycle, or it has no snapshot.
-pub fn find_snapshot(state: &Value, cycle: Option<u64>) -> Result<String> {
-    let cycles = state.get("cycles").and_then(Value::as_array);
-    let number = |listed: &Value| listed.get("number").and_then(Value::as_u64);
-    let wanted = |listed: &&Value| cycle.is_none_or(|cycle| number(listed) == Some(cycle));
-    let listed = cycles.and_then(|cycles| cycles.iter().find(wanted));
-    let digest = listed.ok_or(ScoreToolError::NoCycle)?.get("snapshot");
-    let digest = digest.and_then(Value::as_str).ok_or(ScoreToolError::NoSnapshot)?;
-    Ok(digest.to_owned())
+/// The answer lists none.
+pub fn list_cycles(state: &Value) -> Result<Vec<ListedCycle>> {
+    let cycles = state.get("cycles").ok_or(ScoreToolError::NoCycle)?;
+    Vec::deserialize(cycles).map_err(|_| ScoreToolError::NoCycle)
+}
+
+/// The cycle of this number. Without a number it is the newest whose weights are on the chain, or the newest of all if
+/// none are.
+///
+/// # Errors
+/// There is no such cycle.
+pub fn find_cycle(cycles: &[ListedCycle], number: Option<u64>) -> Result<&ListedCycle> {
+    let found = match number {
+        Some(number) => cycles.iter().find(|cycle| cycle.number == number),
+        None => cycles
+            .iter()
+            .find(|cycle| cycle.state == "set")
+            .or_else(|| cycles.first()),
+    };
+    found.ok_or(ScoreToolError::NoCycle)
+}
+
+/// The scored cycles as a table for people.
+pub fn cycle_rows(cycles: &[ListedCycle]) -> impl Iterator<Item = Vec<String>> {
+    cycles.iter().map(|cycle| {
+        let weights = cycle.weights.iter().filter(|(_, weight)| *weight > 0);
+        vec![
+            cycle.number.to_string(),
+            format!("{} to {}", cycle.first_block, cycle.last_block),
+            weights.count().to_string(),
+            cycle.error.clone().unwrap_or_else(|| cycle.fate()),
+        ]
+    })
 }
 
 /// The canonical text of a snapshot that a validator answered.
@@ -298,22 +366,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_snapshot_of_a_cycle_is_found_by_its_number() {
-        let cycles =
-            json!({ "cycles": [{ "number": 9, "snapshot": "sha256:a" }, { "number": 8, "snapshot": null }] });
-        assert_eq!(find_snapshot(&cycles, None).unwrap(), "sha256:a");
+    fn a_cycle_is_found_by_its_number_and_else_the_newest_whose_weights_are_on_the_chain() {
+        let state = |state: [&str; 3]| {
+            let cycle = |(number, state)| json!({ "number": number, "state": state, "snapshot": null });
+            let cycles = [9, 8, 7].into_iter().zip(state).map(cycle);
+            list_cycles(&json!({ "cycles": cycles.collect::<Vec<_>>() })).unwrap()
+        };
+        let found = |cycles: &[ListedCycle], number| find_cycle(cycles, number).map(|cycle| cycle.number);
+        assert_eq!(found(&state(["pending", "set", "set"]), None).unwrap(), 8);
+        assert_eq!(found(&state(["kept", "kept", "set"]), None).unwrap(), 7);
+        assert_eq!(found(&state(["pending", "missed", "kept"]), None).unwrap(), 9);
+        assert_eq!(found(&state(["pending", "set", "set"]), Some(9)).unwrap(), 9);
         assert!(matches!(
-            find_snapshot(&cycles, Some(8)),
-            Err(ScoreToolError::NoSnapshot)
-        ));
-        assert!(matches!(
-            find_snapshot(&cycles, Some(7)),
+            found(&state(["set", "set", "set"]), Some(6)),
             Err(ScoreToolError::NoCycle)
         ));
-        assert!(matches!(
-            find_snapshot(&json!({}), None),
-            Err(ScoreToolError::NoCycle)
-        ));
+        assert!(matches!(list_cycles(&json!({})), Err(ScoreToolError::NoCycle)));
+    }
+
+    #[test]
+    fn a_list_of_cycles_says_what_became_of_each() {
+        let cycles = list_cycles(&json!({ "cycles": [
+            { "number": 9, "state": "kept", "snapshot": null, "first_block": 1, "last_block": 60, "weights": [] },
+            { "number": 8, "state": "set", "snapshot": null, "at_block": 70, "weights": [[1, 65535], [2, 0]] },
+            { "number": 7, "state": "pending", "snapshot": null, "error": "the chain does not answer" },
+        ] }))
+        .unwrap();
+        let rows: Vec<_> = cycle_rows(&cycles).collect();
+        assert_eq!(rows[0][1..3], ["1 to 60", "0"]);
+        assert!(rows[0][3].contains("the chain keeps the weights"), "{rows:?}");
+        assert_eq!(rows[1][2..], ["1", "on the chain since block 70"]);
+        assert_eq!(rows[2][3], "the chain does not answer");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use muster_protocol::wire::checks::{CheckOrigin, JobCheck};
 use muster_protocol::{Receipt, Timestamp};
 
 use crate::completion_text::print_completion;
+use crate::network_hint::network_hint;
 use crate::print;
 
 /// The end of a job: what it printed, or what failed and whose fault it was.
@@ -157,9 +158,12 @@ pub fn describe(receipt: &Receipt) -> String {
 
 /// Why it did not succeed: what happened, where, whose fault it was, and the code to look up.
 pub fn failure(view: &JobView) -> Option<String> {
-    describe_failure(&Outcome::failure_in(
-        view.status_history.last()?.metadata.as_ref()?,
-    )?)
+    let outcome = Outcome::failure_in(view.status_history.last()?.metadata.as_ref()?)?;
+    let failure = describe_failure(&outcome)?;
+    Some(match network_hint(&outcome, view) {
+        Some(hint) => format!("{failure}; {hint}"),
+        None => failure,
+    })
 }
 
 fn describe_failure(outcome: &Outcome) -> Option<String> {

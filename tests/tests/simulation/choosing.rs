@@ -100,6 +100,7 @@ impl World {
             private_image: false,
             tried,
             reserved_us: 0,
+            lasts_s: 0,
         };
         let neuron = |(index, uid): (usize, u16)| RoutableNeuron {
             uid,

@@ -255,6 +255,8 @@ pub(crate) fn roles_do_not_outlive_a_supervisor_that_is_killed(subnet: &mut Runn
 }
 
 pub(crate) fn an_operator_stops_it_with_one_signal(subnet: &mut RunningSubnet) {
+    // The job goes with the subnet. Its executor would wait for a miner that never comes back.
+    let id = super::users::a_long_job_runs(subnet);
     let pids: Vec<_> = ["chain", "facilitator", "miner", "validator"]
         .map(|role| subnet.pid(role).unwrap())
         .into();
@@ -268,8 +270,11 @@ pub(crate) fn an_operator_stops_it_with_one_signal(subnet: &mut RunningSubnet) {
     let log = subnet.log("validator");
     assert!(
         !log.contains("stopping without waiting longer"),
-        "a validator without a job has nothing to wait for: {log}"
+        "a validator has nothing to wait for: {log}"
     );
+    let up = std::fs::read_to_string(subnet.folder().join("up.log")).unwrap();
+    let told = "a running job ends with the subnet; nobody is at fault";
+    assert!(up.contains(told) && !up.contains("E0013"), "{id}: {up}");
 }
 
 pub(crate) fn a_second_subnet_in_the_folder_leaves_the_first_as_it_is(subnet: &RunningSubnet) {

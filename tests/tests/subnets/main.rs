@@ -33,5 +33,6 @@ mod tls;
 mod top;
 mod traces;
 mod trusted_miner;
+mod user_pages;
 mod users;
 mod validators;

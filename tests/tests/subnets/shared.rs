@@ -4,7 +4,7 @@ use muster_tests::{RunningSubnet, section};
 
 use super::{
     data, differential, failures, files, foreign, logs, operators, organic, output, private_images,
-    streaming, top, traces, users,
+    streaming, top, traces, user_pages, users,
 };
 
 #[test]
@@ -110,6 +110,12 @@ fn a_model_is_asked_in_the_terminal_and_by_curl() {
         users::a_long_job_runs(&subnet)
     });
     section(
+        "a chat waits for a machine, is told its place, and gets its answer",
+        || {
+            streaming::a_chat_waits_for_a_machine_is_told_its_place_and_gets_its_answer(&subnet);
+        },
+    );
+    section(
         "a chat shows what each answer is worth, and a changed one is worth nothing",
         || {
             streaming::a_chat_in_the_terminal_shows_what_each_answer_is_worth_and_a_changed_one_is_worth_nothing(
@@ -128,6 +134,14 @@ fn a_model_is_asked_in_the_terminal_and_by_curl() {
     });
     section("a second signal ends a subnet at once", || {
         failures::a_second_signal_ends_a_subnet_at_once(&mut subnet);
+    });
+}
+
+#[test]
+fn every_block_of_the_users_pages_runs() {
+    let subnet = RunningSubnet::start().unwrap();
+    section("every block of the users' pages runs", || {
+        user_pages::every_block_of_the_users_pages_runs(&subnet);
     });
 }
 

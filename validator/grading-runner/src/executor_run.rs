@@ -248,7 +248,7 @@ impl ExecutorRun {
         state.own_jobs.begin(order).await.map_err(|why| void(&why))?;
         let (miner, ready) = match incoming_news.recv().await {
             Some(JobNews::Ready { miner, ready }) => (miner, ready),
-            Some(JobNews::Ended { why, at_work }) => {
+            Some(JobNews::Ended { why, at_work, .. }) => {
                 let (said, backed) = (sanitize_words(&why), !at_work.is_empty());
                 return Err(Absence::NotLeased {
                     said,

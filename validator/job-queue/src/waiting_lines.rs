@@ -20,6 +20,8 @@ pub struct WaitingLines {
     /// Waiting jobs with an image from an archive or with a login. Those of an earlier process are added when their
     /// turn comes and no executor that is free takes such an image.
     private_images: HashSet<JobId>,
+    /// Jobs that are too long for the miners that are free, until when those are not asked for such a job.
+    held: HashMap<JobId, Timestamp>,
     /// Jobs that have arrived since the dispatcher last looked at their line. They are refused if no miner could run
     /// them; a job that has waited goes on waiting.
     unexamined: BTreeMap<ExecutorLine, Vec<JobId>>,
@@ -54,11 +56,12 @@ pub struct QueueArrival {
 pub enum LineStep {
     /// This job starts.
     Start(JobId),
-    /// All that wait have been tried on the miners that are free, or have images which these do not take.
+    /// All that wait have been tried on the miners that are free, are too long for them, or have images which these do
+    /// not take.
     PassOver {
         /// The jobs that have arrived since the dispatcher last looked.
         arrived: Vec<JobId>,
-        /// When a reason ends for which private images wait.
+        /// When a reason ends for which private images or long jobs wait.
         again: Option<Timestamp>,
     },
     /// No miner may be asked now: [`WaitingLines::block`] follows.
@@ -76,6 +79,7 @@ impl WaitingLines {
             queue: JobQueue::new(limits),
             tried: HashMap::new(),
             private_images: HashSet::new(),
+            held: HashMap::new(),
             unexamined: BTreeMap::new(),
             blocked: BTreeMap::new(),
             executors: BTreeMap::new(),
@@ -120,6 +124,7 @@ impl WaitingLines {
     /// dispatcher must look.
     pub fn note_room(&mut self) -> bool {
         self.blocked.clear();
+        self.held.clear();
         !self.queue.is_empty()
     }
 
@@ -199,6 +204,7 @@ impl WaitingLines {
     /// Forgets what is known of a job that waits no more; returns whether it has had attempts.
     fn forget(&mut self, job: JobId) -> bool {
         self.private_images.remove(&job);
+        self.held.remove(&job);
         self.tried.remove(&job).is_some()
     }
 
@@ -224,7 +230,10 @@ impl WaitingLines {
             Some(job) => LineStep::Start(job),
             None => LineStep::PassOver {
                 arrived: self.unexamined.remove(&line).unwrap_or_default(),
-                again: private.and_then(end_of_wait),
+                again: [private.and_then(end_of_wait), self.release_of(line)]
+                    .into_iter()
+                    .flatten()
+                    .min(),
             },
         }
     }
@@ -263,6 +272,23 @@ impl WaitingLines {
         true
     }
 
+    /// Passes a job over until this time, or until there is room: it is too long for the miners that are free.
+    pub fn hold(&mut self, job: JobId, until: Timestamp) {
+        self.held.insert(job, until);
+    }
+
+    /// Looks again at the jobs that were held until `now`.
+    pub fn release_held(&mut self, now: Timestamp) {
+        self.held.retain(|_, until| now < *until);
+    }
+
+    /// When the first of the held jobs of a line is looked at again.
+    fn release_of(&self, line: ExecutorLine) -> Option<Timestamp> {
+        let is_of_line = |job: &JobId| self.queue.get(*job).is_some_and(|waiting| waiting.line == line);
+        let held = self.held.iter().filter(|(job, _)| is_of_line(job));
+        held.map(|(_, until)| *until).min()
+    }
+
     /// Whether a job with a private image has arrived since the line was last looked at.
     fn has_unexamined_private_image(&self, line: ExecutorLine) -> bool {
         let mut arrived = self.unexamined.get(&line).into_iter().flatten();
@@ -270,7 +296,7 @@ impl WaitingLines {
     }
 
     /// The first job of a line that one of these miners may run; `takers` are those that take private images. Only jobs
-    /// that have had an attempt, or have a private image, are ever passed over.
+    /// that have had an attempt, have a private image, or are held are ever passed over.
     fn first_startable(
         &self,
         line: ExecutorLine,
@@ -278,6 +304,9 @@ impl WaitingLines {
         takers: &[Candidate],
     ) -> Option<JobId> {
         let is_startable = |job: &JobId| {
+            if self.held.contains_key(job) {
+                return false;
+            }
             let candidates = if self.private_images.contains(job) {
                 takers
             } else {
@@ -402,6 +431,29 @@ mod tests {
         assert!(private.wakes && !private.is_blocked, "{private:?}");
         assert!(lines.note_room());
         assert_eq!(lines.why(LINE), None);
+        assert_eq!(lines.next_step(LINE, &free(&[1]), None), LineStep::Start(job(1)));
+    }
+
+    #[test]
+    fn a_job_that_is_too_long_lets_shorter_ones_pass_until_its_time_or_room() {
+        let at = Timestamp::from_secs;
+        let mut lines = lines();
+        arrive(&mut lines, 1, false);
+        arrive(&mut lines, 2, false);
+        assert_eq!(lines.next_step(LINE, &free(&[1]), None), LineStep::Start(job(1)));
+        lines.hold(job(1), at(9));
+        assert_eq!(lines.next_step(LINE, &free(&[1]), None), LineStep::Start(job(2)));
+        assert!(lines.start(job(2)).is_some());
+        let LineStep::PassOver { again, .. } = lines.next_step(LINE, &free(&[1]), None) else {
+            panic!("nothing else waits")
+        };
+        assert_eq!(again, Some(at(9)));
+        lines.release_held(at(8));
+        assert_ne!(lines.next_step(LINE, &free(&[1]), None), LineStep::Start(job(1)));
+        lines.release_held(at(9));
+        assert_eq!(lines.next_step(LINE, &free(&[1]), None), LineStep::Start(job(1)));
+        lines.hold(job(1), at(99));
+        lines.note_room();
         assert_eq!(lines.next_step(LINE, &free(&[1]), None), LineStep::Start(job(1)));
     }
 

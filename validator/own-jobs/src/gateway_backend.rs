@@ -7,6 +7,8 @@ use futures_util::future::BoxFuture;
 use muster_gateway::backend::{StreamingJobOrder, ValidatorBackend};
 use muster_protocol::{Hotkey, JobId, MinerKey, ValidatorKey};
 
+use tokio::sync::watch;
+
 use crate::OwnJobs;
 
 /// How long a session that has closed by itself may take to end as a completed job, before it is called off.
@@ -27,6 +29,10 @@ impl ValidatorBackend for OwnJobs {
 
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(self.begin(order))
+    }
+
+    fn room_changes(&self) -> watch::Receiver<()> {
+        self.deps.registry.room_changes()
     }
 
     fn end_job(&self, job: JobId, reason: &'static str, is_closed: bool) -> BoxFuture<'_, ()> {

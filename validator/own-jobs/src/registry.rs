@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use muster_gateway::backend::JobNews;
+use muster_gateway::backend::{JobNews, NoRoom};
 use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::{JobId, MinerKey};
 use parking_lot::Mutex;
@@ -14,6 +14,10 @@ pub struct OwnJobRegistry {
     listeners: watch::Sender<HashMap<JobId, mpsc::Sender<JobNews>>>,
     /// The jobs whose order names the only miner that may run them.
     pinned: Mutex<HashMap<JobId, PinnedJob>>,
+    /// The jobs for which there was no executor.
+    without_room: Mutex<HashMap<JobId, NoRoom>>,
+    /// Changes whenever an executor may have become free.
+    room: watch::Sender<()>,
 }
 
 /// A job that only one miner may run.
@@ -53,6 +57,23 @@ impl OwnJobRegistry {
         }
     }
 
+    /// Notes that there was no executor for a job, and when or for what job there may be one.
+    pub fn note_no_room(&self, job: JobId, no_room: NoRoom) {
+        if self.contains(job) {
+            self.without_room.lock().insert(job, no_room);
+        }
+    }
+
+    /// Notes that an executor may have become free.
+    pub fn note_room(&self) {
+        self.room.send_replace(());
+    }
+
+    /// Changes whenever an executor may have become free.
+    pub fn room_changes(&self) -> watch::Receiver<()> {
+        self.room.subscribe()
+    }
+
     /// Waits until one of the validator's own jobs is over; returns at once for any other job.
     pub async fn wait_for_end(&self, job: JobId) {
         // The sender belongs to `self`, so the channel cannot close.
@@ -78,7 +99,15 @@ impl OwnJobRegistry {
         });
         let pinned = self.pinned.lock().remove(&job);
         let at_work = pinned.map(|pinned| pinned.at_work).unwrap_or_default();
-        send_news(listener, JobNews::Ended { why, at_work });
+        let no_room = self.without_room.lock().remove(&job);
+        send_news(
+            listener,
+            JobNews::Ended {
+                why,
+                at_work,
+                no_room,
+            },
+        );
     }
 }
 

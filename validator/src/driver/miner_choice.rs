@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::Metagraph;
+use muster_gateway::backend::NoRoom;
 use muster_job_queue::ExecutorLine;
+use muster_job_queue::estimate_wait;
 use muster_own_jobs::OwnJobRegistry;
 use muster_protocol::job::Outcome;
 use muster_protocol::status::JobStage;
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{ErrorCode, ExecutorClass, Hotkey, JobId, MinerKey};
-use muster_routing::availability::{ClassCapacity, class_capacities, may_ask_others};
+use muster_routing::availability::{
+    Availability, ClassCapacity, availability, availability_of_others, class_capacities, may_ask_others,
+};
 use muster_routing::earlier_attempts::{AskedFor, asked_miners, avoided_owners, tried_miners};
 use muster_routing::{
     CacheKey, Candidate, JobRequirements, MinerStats, Route, RouteDecision, RoutingPolicy, note_proven, route,
@@ -23,7 +27,7 @@ use super::checkpoint_record::earlier_attempts;
 use super::executor_need::ExecutorNeed;
 use super::miner_pool::{MinerPool, line_of};
 use super::miner_records::MinerRecords;
-use super::new_attempt::{new_attempt, next_ordinal, reserved_us};
+use super::new_attempt::{lasts_s, new_attempt, next_ordinal, reserved_us};
 use super::no_miner::{no_chain, no_miner_fits};
 use super::running_jobs::CancelSignal;
 use crate::store::{NewAttempt, StoredAttempt};
@@ -58,10 +62,13 @@ impl MinerChooser {
     pub(super) fn assign_at_once(&self, request: &UserJobRequest) -> Option<NewAttempt> {
         let state = &*self.state;
         let metagraph = state.subnet.fresh_metagraph()?;
-        Some(*self.assign_waiting(request, &[], &metagraph)?)
+        Some(*self.assign_waiting(request, &[], &metagraph).ok()?)
     }
 
-    /// Assigns a miner to a user's job by this metagraph. `None` if no miner may be asked now.
+    /// Assigns a miner to a user's job by this metagraph.
+    ///
+    /// # Errors
+    /// No miner may be asked now, for these reasons.
     ///
     /// The ledger counts the attempt from here on, so the job must be driven or the attempt withdrawn.
     pub(super) fn assign_waiting(
@@ -69,7 +76,7 @@ impl MinerChooser {
         request: &UserJobRequest,
         earlier: &[StoredAttempt],
         metagraph: &Metagraph,
-    ) -> Option<Box<NewAttempt>> {
+    ) -> Result<Box<NewAttempt>, Availability> {
         let state = &*self.state;
         let avoided = owners_to_avoid(earlier, metagraph);
         let tried = tried_miners(&earlier_attempts(earlier), request.on_trusted_miner);
@@ -77,7 +84,8 @@ impl MinerChooser {
         let pool = self.pool_of(request);
         let (found, chosen) = self.choose(pool, &requirements, metagraph, &policy(state, false));
         let decision = found.decision(requirements.class, metagraph.block.0);
-        Some(Box::new(new_attempt(state, request, earlier, chosen?, decision)))
+        let chosen = chosen.ok_or_else(|| availability(&found))?;
+        Ok(Box::new(new_attempt(state, request, earlier, chosen, decision)))
     }
 
     /// Assigns a miner to a job that does not wait in the queue, and stores the attempt. While the chain has not
@@ -130,7 +138,10 @@ impl MinerChooser {
             let need = ExecutorNeed::of_job(request);
             let outcome = self.explain_refusal(need, &found, &used);
             let unaskable = unaskable_miners(need.line, earlier, Some(&used));
-            if !is_own && may_ask_others(self.route_need(need, &used), &unaskable) {
+            if is_own {
+                self.note_no_room(request, &unaskable, &used);
+            }
+            if !is_own && may_ask_others(self.route_need(need, 0, &used), &unaskable) {
                 return Ok(Assignment::Later(Box::new(decision), outcome));
             }
             tracing::warn!(code = %ErrorCode::NoMiner, job = %request.uuid, class = %requirements.class, excluded = %found.explain(), "no miner for a job");
@@ -146,8 +157,34 @@ impl MinerChooser {
         Ok(Assignment::Attempt(Box::new(attempt)))
     }
 
-    /// The route of a user's job with this need that no miner was asked for yet, by what the ledger knows now.
-    pub(super) fn route_need(&self, need: ExecutorNeed, metagraph: &Metagraph) -> Route {
+    /// Notes of a job of the validator's own that any miner may run whether one may run it later, or a shorter one now.
+    fn note_no_room(&self, request: &UserJobRequest, unaskable: &BTreeSet<MinerKey>, metagraph: &Metagraph) {
+        if self.own_jobs.pinned_miner(request.uuid).is_some() {
+            return;
+        }
+        let (need, lasts_s) = (ExecutorNeed::of_job(request), lasts_s(&self.state, request));
+        let found = self.route_need(need, lasts_s, metagraph);
+        let Availability::Later(reasons) = availability_of_others(found, unaskable) else {
+            return;
+        };
+        let capacities = self.capacities(MinerPool::of_line(need.line), metagraph);
+        let executors = capacities.get(&need.line.class).map_or(0, ClassCapacity::usable);
+        let record = self.records.waiting.lock().durations(need.line);
+        let back_in = reasons
+            .until
+            .filter(|_| reasons.failing > 0)
+            .map(|at| at.since(self.state.clock.now()));
+        let shorter_by = (reasons.too_long > 0).then(|| lasts_s.saturating_sub(reasons.longest_s));
+        let no_room = NoRoom {
+            shorter_by: shorter_by.map(Duration::from_secs),
+            expected: estimate_wait(0, executors, back_in, &record),
+        };
+        self.own_jobs.note_no_room(request.uuid, no_room);
+    }
+
+    /// The route of a user's job with this need and of `lasts_s` executor-seconds that no miner was asked for yet, by
+    /// what the ledger knows now.
+    pub(super) fn route_need(&self, need: ExecutorNeed, lasts_s: u64, metagraph: &Metagraph) -> Route {
         let class = need.line.class;
         let requirements = JobRequirements {
             job: JobId::from_uuid(Uuid::nil()),
@@ -158,6 +195,7 @@ impl MinerChooser {
             tried: BTreeSet::new(),
             avoided_owners: BTreeSet::new(),
             reserved_us: 0,
+            lasts_s,
         };
         let pool = MinerPool::of_line(need.line);
         let neurons = pool.neurons(&self.state, metagraph, Some(class));
@@ -254,6 +292,7 @@ fn requirements(
     JobRequirements {
         avoided_owners,
         reserved_us: reserved_us(state, request),
+        lasts_s: lasts_s(state, request),
         job: request.uuid,
         class: request.executor_class,
         private_image: request.has_private_image(),

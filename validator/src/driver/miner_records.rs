@@ -36,7 +36,7 @@ pub(crate) struct MinerRecords {
     /// Miners' claims about their machines.
     pub(crate) claims: ClaimBoard,
     /// A record may make room for these.
-    waiting: Arc<WaitingJobs>,
+    pub(super) waiting: Arc<WaitingJobs>,
 }
 
 impl MinerRecords {

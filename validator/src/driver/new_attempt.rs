@@ -91,6 +91,10 @@ pub(super) fn reserved_us(state: &ValidatorState, request: &UserJobRequest) -> u
     if details.is_some_and(|details| details.muster.is_some()) {
         return 0;
     }
-    let plan = plan(&state.config.timing, request);
-    plan.executor_seconds().saturating_mul(1_000_000)
+    lasts_s(state, request).saturating_mul(1_000_000)
+}
+
+/// The executor-seconds that a job may take, by the limits of its times.
+pub(super) fn lasts_s(state: &ValidatorState, request: &UserJobRequest) -> u64 {
+    plan(&state.config.timing, request).executor_seconds()
 }

@@ -10,7 +10,7 @@ use muster_chain::Metagraph;
 use muster_job_queue::{ExecutorLine, LineStep};
 use muster_protocol::{JobId, Timestamp};
 use muster_routing::Route;
-use muster_routing::availability::{ClassCapacity, LaterReasons};
+use muster_routing::availability::{Availability, ClassCapacity, LaterReasons};
 use muster_store::StoreError;
 
 use super::executor_need::ExecutorNeed;
@@ -83,7 +83,11 @@ impl QueueDispatcher {
     /// room. Returns when to look again even if nothing happens.
     async fn dispatch_round(&self) -> Result<Option<Timestamp>, StoreError> {
         let now = self.state.clock.now();
-        let lines = self.waiting.lock().queue.lines();
+        let lines = {
+            let mut waiting = self.waiting.lock();
+            waiting.release_held(now);
+            waiting.queue.lines()
+        };
         if lines.is_empty() {
             return Ok(None);
         }
@@ -128,7 +132,9 @@ impl QueueDispatcher {
             if self.waiting.lock().queue.waiting_for(line) == 0 {
                 return Ok(None);
             }
-            let found = self.chooser.route_need(ExecutorNeed::of_line(line), &metagraph);
+            let found = self
+                .chooser
+                .route_need(ExecutorNeed::of_line(line), 0, &metagraph);
             let private = self.route_private_images(line, &metagraph);
             let step = self.waiting.lock().next_step(line, &found, private.as_ref());
             match step {
@@ -174,7 +180,7 @@ impl QueueDispatcher {
             line,
             private_image: true,
         };
-        Some(self.chooser.route_need(need, metagraph))
+        Some(self.chooser.route_need(need, 0, metagraph))
     }
 
     /// Refuses the jobs with private images that have just arrived in a line, because no miner could run them. Returns
@@ -201,11 +207,23 @@ impl QueueDispatcher {
         match self.state.store.job(job).await? {
             Some(stored) if stored.closed_at.is_none() => {
                 let need = ExecutorNeed::of_job(&stored.request);
-                if self.start_waiting(stored, metagraph) {
+                let Err(unavailable) = self.start_waiting(stored, metagraph) else {
                     return Ok(JobStart::Settled);
-                }
+                };
                 let mut lines = self.waiting.lock();
-                let passed = lines.pass_over(job, need.line, need.private_image, &found.candidates);
+                let passed = match unavailable {
+                    Availability::Later(LaterReasons {
+                        too_long: 1..,
+                        until: Some(until),
+                        ..
+                    }) => {
+                        lines.hold(job, until);
+                        true
+                    }
+                    Availability::Later(_) | Availability::Never | Availability::Now(_) => {
+                        lines.pass_over(job, need.line, need.private_image, &found.candidates)
+                    }
+                };
                 Ok(if passed {
                     JobStart::Settled
                 } else {
@@ -236,17 +254,17 @@ impl QueueDispatcher {
         }
     }
 
-    /// Starts the driver of a waiting job on the miner that suits it best. Returns whether the next job may be looked
-    /// at: `false` if no miner may be asked.
-    fn start_waiting(&self, stored: StoredJob, metagraph: &Metagraph) -> bool {
+    /// Starts the driver of a waiting job on the miner that suits it best. The next job may be looked at then.
+    ///
+    /// # Errors
+    /// No miner may be asked now, for these reasons.
+    fn start_waiting(&self, stored: StoredJob, metagraph: &Metagraph) -> Result<(), Availability> {
         let StoredJob {
             request,
             mut attempts,
             ..
         } = stored;
-        let Some(attempt) = self.chooser.assign_waiting(&request, &attempts, metagraph) else {
-            return false;
-        };
+        let attempt = self.chooser.assign_waiting(&request, &attempts, metagraph)?;
         let job = request.uuid;
         let started = {
             let mut lines = self.waiting.lock();
@@ -257,7 +275,7 @@ impl QueueDispatcher {
         let Some(((waiting, turn), cancel)) = started else {
             // It was called off while its request was read.
             self.chooser.records.withdraw_attempt(&attempt.attempt);
-            return true;
+            return Ok(());
         };
         let waited_s = self.state.clock.now().since(waiting.since).as_secs();
         tracing::info!(%job, waited_s, miner = %attempt.attempt.miner, "a waiting job starts");
@@ -280,6 +298,6 @@ impl QueueDispatcher {
             resumed: false,
         };
         self.driver.spawn(driven, cancel);
-        true
+        Ok(())
     }
 }

@@ -1,8 +1,10 @@
 //! The jobs that wait in memory, and the signal that wakes their dispatcher.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_job_queue::{ExecutorLine, QueueLimits, WaitingLines};
+use muster_own_jobs::OwnJobRegistry;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
@@ -14,10 +16,12 @@ pub(super) struct WaitingJobs {
     /// Locked before the ledger and before the running jobs, never after them, and never across an await.
     lines: Mutex<WaitingLines>,
     pub(super) wake: Notify,
+    /// Learns of room as well: jobs of the validator's own wait outside the queue.
+    own_jobs: Arc<OwnJobRegistry>,
 }
 
 impl WaitingJobs {
-    pub(super) fn new(config: &QueueConfig) -> Self {
+    pub(super) fn new(config: &QueueConfig, own_jobs: Arc<OwnJobRegistry>) -> Self {
         let limits = QueueLimits {
             jobs: config.max_jobs,
             per_account: config.max_per_account,
@@ -25,6 +29,7 @@ impl WaitingJobs {
         Self {
             lines: Mutex::new(WaitingLines::new(limits)),
             wake: Notify::new(),
+            own_jobs,
         }
     }
 
@@ -37,6 +42,7 @@ impl WaitingJobs {
         if self.lock().note_room() {
             self.wake.notify_one();
         }
+        self.own_jobs.note_room();
     }
 
     /// Notes how long an attempt kept its executor.

@@ -128,6 +128,7 @@ impl<'a> EpochWork<'a> {
             avoided_owners: BTreeSet::new(),
             private_image: false,
             reserved_us: job_ms.saturating_mul(1_000),
+            lasts_s: job_ms / 1_000,
         };
         let order = route(&requirements, neurons, &view.stats, &view.policy);
         let now = time(self.epoch, at);
@@ -157,7 +158,8 @@ impl<'a> EpochWork<'a> {
             let longer = if miner.cheats { self.strategy.stalls } else { 0 };
             let ms = job_ms.saturating_mul(u64::from(longer).saturating_add(1_000)) / 1_000;
             let end = at.saturating_add(ms).min(EPOCH_MS);
-            view.ledger.record_accepted(candidate.miner, CLASS);
+            view.ledger
+                .record_accepted(candidate.miner, CLASS, job_ms / 1_000);
             view.ledger.open_attempt(candidate.miner, CLASS);
             view.refresh(candidate.miner, now);
             self.add(view.place, place, slot, at..end);

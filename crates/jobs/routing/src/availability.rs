@@ -28,6 +28,10 @@ pub struct LaterReasons {
     pub at_work: u32,
     /// Miners that recently reported that they have no executor free.
     pub full: u32,
+    /// Miners that recently reported that they take only shorter jobs.
+    pub too_long: u32,
+    /// The longest job that one of these takes, in seconds of an executor; 0 if there is none.
+    pub longest_s: u64,
     /// Miners that failed too many attempts recently.
     pub failing: u32,
     /// Miners whose collateral is required and not known.
@@ -96,6 +100,10 @@ pub fn availability(route: &Route) -> Availability {
             Exclusion::Busy { open, .. } => reasons.at_work = reasons.at_work.saturating_add(open),
             Exclusion::AllowanceTooThin { .. } => reasons.thin = reasons.thin.saturating_add(1),
             Exclusion::FullLately => reasons.full = reasons.full.saturating_add(1),
+            Exclusion::TooLongLately { longest_s } => {
+                reasons.too_long = reasons.too_long.saturating_add(1);
+                reasons.longest_s = reasons.longest_s.max(longest_s);
+            }
             Exclusion::LostLately { .. } | Exclusion::FailedTrial => {
                 reasons.failing = reasons.failing.saturating_add(1);
             }
@@ -127,17 +135,22 @@ pub fn availability(route: &Route) -> Availability {
 }
 
 /// Whether a miner that is not among `unaskable` may run the job of this route, now or later.
-pub fn may_ask_others(mut route: Route, unaskable: &BTreeSet<MinerKey>) -> bool {
+pub fn may_ask_others(route: Route, unaskable: &BTreeSet<MinerKey>) -> bool {
+    match availability_of_others(route, unaskable) {
+        Availability::Now(_) | Availability::Later(_) => true,
+        Availability::Never => false,
+    }
+}
+
+/// Reads from a route whether its job starts now, later or never at a miner that is not among `unaskable`.
+pub fn availability_of_others(mut route: Route, unaskable: &BTreeSet<MinerKey>) -> Availability {
     route
         .candidates
         .retain(|candidate| !unaskable.contains(&candidate.miner));
     route
         .excluded
         .retain(|excluded| !unaskable.contains(&excluded.miner));
-    match availability(&route) {
-        Availability::Now(_) | Availability::Later(_) => true,
-        Availability::Never => false,
-    }
+    availability(&route)
 }
 
 /// The subnet's offers by class, as far as manifests are known.
@@ -226,6 +239,7 @@ pub fn describe_collateral(route: &Route) -> Option<String> {
         | Exclusion::Busy { .. }
         | Exclusion::AllowanceTooThin { .. }
         | Exclusion::FullLately
+        | Exclusion::TooLongLately { .. }
         | Exclusion::LostLately { .. }
         | Exclusion::FailedTrial => false,
     };
@@ -251,6 +265,17 @@ impl fmt::Display for LaterReasons {
             0 => {}
             1 => parts.push("1 miner says that it has no executor free".to_owned()),
             count => parts.push(format!("{count} miners say that they have no executor free")),
+        }
+        match self.too_long {
+            0 => {}
+            1 => parts.push(format!(
+                "1 miner takes only jobs of at most {} s now",
+                self.longest_s
+            )),
+            count => parts.push(format!(
+                "{count} miners take only jobs of at most {} s now",
+                self.longest_s
+            )),
         }
         match self.failing {
             0 => {}

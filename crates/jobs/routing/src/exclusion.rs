@@ -61,6 +61,11 @@ pub enum Exclusion {
     },
     /// The miner recently reported that no executor of the class is free.
     FullLately,
+    /// The miner recently reported that it takes only shorter jobs of the class.
+    TooLongLately {
+        /// The longest job that it takes, in seconds of an executor.
+        longest_s: u64,
+    },
     /// The miner failed too many attempts recently.
     LostLately {
         /// Number of recent incidents.
@@ -78,6 +83,7 @@ impl Exclusion {
             Self::Busy { .. }
             | Self::AllowanceTooThin { .. }
             | Self::FullLately
+            | Self::TooLongLately { .. }
             | Self::LostLately { .. }
             | Self::FailedTrial
             | Self::CollateralUnknown { .. } => true,
@@ -139,6 +145,10 @@ impl fmt::Display for Exclusion {
             Self::FullLately => {
                 f.write_str("it said a moment ago that it has no executor of this class free")
             }
+            Self::TooLongLately { longest_s } => write!(
+                f,
+                "it said a moment ago that a job of this class may take {longest_s} s there"
+            ),
             Self::LostLately { incidents } => write!(f, "it failed {incidents} attempts lately"),
             Self::FailedTrial => f.write_str("it failed this validator's own trials lately"),
         }

@@ -33,7 +33,7 @@ pub use cache_keys::CacheKey;
 pub use collateral::{CollateralReading, CollateralRule, CollateralVerdict, Deposit, judge_collateral};
 pub use exclusion::Exclusion;
 pub use miner_ledger::{LedgerWindows, MinerLedger};
-pub use miner_stats::{MinerStats, RoutableNeuron};
+pub use miner_stats::{LengthLimit, MinerStats, RoutableNeuron};
 pub use route::{
     Candidate, ExcludedMiner, JobRequirements, Route, RouteCost, RouteDecision, RoutingPolicy, note_proven,
     route,

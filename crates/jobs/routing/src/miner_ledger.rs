@@ -8,7 +8,7 @@ use muster_protocol::{ExecutorClass, FeatureSet, Manifest, MinerKey, Timestamp};
 
 use crate::attempt_mark::AttemptMark;
 use crate::cache_keys::CacheKey;
-use crate::miner_stats::MinerStats;
+use crate::miner_stats::{LengthLimit, MinerStats};
 
 /// How long each kind of knowledge counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,15 +70,32 @@ struct MinerAccount {
     private_images: Option<(Timestamp, Manifest)>,
     hardware: BTreeMap<ExecutorClass, String>,
     full: BTreeMap<ExecutorClass, FullReport>,
+    /// The last reports that only shorter jobs are taken, with the longest of those in executor-seconds.
+    length_limits: BTreeMap<ExecutorClass, (u64, FullReport)>,
     warm: BTreeMap<CacheKey, Timestamp>,
 }
 
-/// A miner's last report that no executor of a class is free.
+/// A miner's last report that no executor of a class is free, or none for a longer job.
 #[derive(Clone, Copy, Debug)]
 struct FullReport {
     until: Timestamp,
     /// Reports in a row, each soon after the one before had run out.
     times: u32,
+}
+
+impl FullReport {
+    /// A report at `at` after the last one of its kind. Each report in a row counts for longer.
+    fn after(last: Option<&Self>, at: Timestamp, window: Duration) -> Self {
+        let times = match last {
+            Some(last) if at.since(last.until) < window.saturating_mul(MAX_FULL) => {
+                last.times.saturating_add(1)
+            }
+            Some(_) | None => 1,
+        };
+        let factor = 2_u32.saturating_pow(times.saturating_sub(1)).min(MAX_FULL);
+        let until = at.plus(window.saturating_mul(factor));
+        Self { until, times }
+    }
 }
 
 /// The number of recent events, counted in slices of time.
@@ -268,20 +285,40 @@ impl MinerLedger {
     pub fn record_full(&mut self, miner: MinerKey, class: ExecutorClass, at: Timestamp) {
         let window = self.windows.full;
         let full = &mut self.account(miner).full;
-        let times = match full.get(&class) {
-            Some(last) if at.since(last.until) < window.saturating_mul(MAX_FULL) => {
-                last.times.saturating_add(1)
-            }
-            Some(_) | None => 1,
-        };
-        let factor = 2_u32.saturating_pow(times.saturating_sub(1)).min(MAX_FULL);
-        let until = at.plus(window.saturating_mul(factor));
-        full.insert(class, FullReport { until, times });
+        full.insert(class, FullReport::after(full.get(&class), at, window));
     }
 
-    /// Notes that a miner has accepted an attempt, so its earlier reports of being full are out of date.
-    pub fn record_accepted(&mut self, miner: MinerKey, class: ExecutorClass) {
-        self.account(miner).full.remove(&class);
+    /// Notes a miner's report that it takes only jobs of the class that last at most `longest_s` executor-seconds. That
+    /// says nothing about shorter ones.
+    pub fn record_length_limit(
+        &mut self,
+        miner: MinerKey,
+        class: ExecutorClass,
+        longest_s: u64,
+        at: Timestamp,
+    ) {
+        let window = self.windows.full;
+        let limits = &mut self.account(miner).length_limits;
+        let last = limits.get(&class).map(|(_, report)| report);
+        limits.insert(class, (longest_s, FullReport::after(last, at, window)));
+    }
+
+    /// Notes that a miner has accepted an attempt of `lasts_s` executor-seconds, so its earlier reports of having no
+    /// executor for such a job are out of date.
+    pub fn record_accepted(&mut self, miner: MinerKey, class: ExecutorClass, lasts_s: u64) {
+        let account = self.account(miner);
+        account.full.remove(&class);
+        account
+            .length_limits
+            .retain(|limited, (longest_s, _)| *limited != class || lasts_s <= *longest_s);
+    }
+
+    /// Notes that an executor of the class which worked for us is free, so the miner's earlier reports of having none are
+    /// out of date.
+    pub fn record_freed(&mut self, miner: MinerKey, class: ExecutorClass) {
+        let account = self.account(miner);
+        account.full.remove(&class);
+        account.length_limits.remove(&class);
     }
 
     /// Notes images and inputs that a miner must have at hand, because an attempt got so far there.
@@ -351,6 +388,15 @@ impl MinerLedger {
             full: full
                 .filter(|(_, report)| now < report.until)
                 .map(|(class, report)| (*class, report.until))
+                .collect(),
+            length_limits: account
+                .length_limits
+                .iter()
+                .filter(|(_, (_, report))| now < report.until)
+                .map(|(class, (longest_s, report))| {
+                    let (longest_s, until) = (*longest_s, report.until);
+                    (*class, LengthLimit { longest_s, until })
+                })
                 .collect(),
             warm: about.iter().filter(is_warm).copied().collect(),
             features: account
@@ -472,6 +518,31 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_of_length_holds_until_a_longer_job_is_accepted() {
+        let mut ledger = ledger();
+        let longest = |ledger: &MinerLedger, now| {
+            let limits = stats_at(ledger, &[], now).length_limits;
+            limits.get(&CLASS).map(|limit| limit.longest_s)
+        };
+        ledger.record_length_limit(miner(1), CLASS, 3_600, NOW(1_000));
+        ledger.record_accepted(miner(1), CLASS, 3_600);
+        assert_eq!(
+            longest(&ledger, 1_004),
+            Some(3_600),
+            "a short job says nothing of a long one"
+        );
+        assert_eq!(longest(&ledger, 1_005), None, "it is asked again");
+        ledger.record_length_limit(miner(1), CLASS, 3_600, NOW(1_006));
+        assert_eq!(
+            longest(&ledger, 1_015),
+            Some(3_600),
+            "the second in a row counts for twice as long"
+        );
+        ledger.record_accepted(miner(1), CLASS, 3_601);
+        assert_eq!(longest(&ledger, 1_007), None);
+    }
+
+    #[test]
     fn a_miner_that_stays_full_is_asked_less_often_until_it_accepts() {
         let mut ledger = ledger();
         let until = |ledger: &MinerLedger, now| stats_at(ledger, &[], now).full.get(&CLASS).copied();
@@ -482,7 +553,7 @@ mod tests {
             now += seconds;
             assert_eq!(until(&ledger, now), None);
         }
-        ledger.record_accepted(miner(1), CLASS);
+        ledger.record_accepted(miner(1), CLASS, 60);
         ledger.record_full(miner(1), CLASS, NOW(now));
         assert_eq!(until(&ledger, now), Some(NOW(now + 5)));
     }

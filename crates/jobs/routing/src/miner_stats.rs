@@ -26,6 +26,15 @@ pub struct RoutableNeuron {
     pub collateral: CollateralVerdict,
 }
 
+/// A miner's report that it takes only jobs of a class that are not longer than this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LengthLimit {
+    /// The longest job, in seconds of an executor.
+    pub longest_s: u64,
+    /// Until when the report counts.
+    pub until: Timestamp,
+}
+
 /// This validator's knowledge of a miner beyond the metagraph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MinerStats {
@@ -52,6 +61,8 @@ pub struct MinerStats {
     pub last_manifest: Option<Manifest>,
     /// Classes for which the miner recently reported that no executor is free, and until when each report counts.
     pub full: BTreeMap<ExecutorClass, Timestamp>,
+    /// Classes of which the miner recently reported that it takes only shorter jobs.
+    pub length_limits: BTreeMap<ExecutorClass, LengthLimit>,
     /// Images and inputs that earlier jobs left at the miner.
     pub warm: BTreeSet<CacheKey>,
     /// The features that the miner lately showed; `None` if it was not connected lately.

@@ -37,6 +37,8 @@ pub struct JobRequirements {
     pub private_image: bool,
     /// The executor-microseconds that are reserved for the job.
     pub reserved_us: u64,
+    /// Seconds of an executor that the job may take, paid or not.
+    pub lasts_s: u64,
 }
 
 /// The operator's rules and the prices.
@@ -358,6 +360,13 @@ fn check_exclusions(
     if stats.full.contains_key(&requirements.class) {
         return Err(Exclusion::FullLately);
     }
+    if let Some(limit) = stats.length_limits.get(&requirements.class)
+        && requirements.lasts_s > limit.longest_s
+    {
+        return Err(Exclusion::TooLongLately {
+            longest_s: limit.longest_s,
+        });
+    }
     match stats.bench(policy.max_incidents) {
         Some((reason, _)) => Err(reason),
         None => Ok(address),
@@ -417,6 +426,7 @@ fn check_collateral(verdict: CollateralVerdict) -> Result<(), Exclusion> {
 fn end_of(reason: Exclusion, class: ExecutorClass, stats: &MinerStats) -> Option<Timestamp> {
     match reason {
         Exclusion::FullLately => stats.full.get(&class).copied(),
+        Exclusion::TooLongLately { .. } => stats.length_limits.get(&class).map(|limit| limit.until),
         Exclusion::LostLately { .. } => stats.incidents_until,
         Exclusion::FailedTrial => stats.failed_trial_until,
         Exclusion::NoAxon

@@ -168,6 +168,7 @@ impl Subnet {
             avoided_owners: BTreeSet::new(),
             private_image: false,
             reserved_us: 0,
+            lasts_s: 0,
         };
         let miners = self.neurons.iter().map(|neuron| neuron.miner);
         let stats: BTreeMap<_, _> = self.ledger.stats(miners, &BTreeSet::new(), self.now);

@@ -15,8 +15,8 @@ use muster_protocol::{
 };
 use muster_routing::availability::{Availability, availability};
 use muster_routing::{
-    AttemptMark, CacheKey, CollateralVerdict, Exclusion, JobRequirements, LedgerWindows, MinerLedger,
-    MinerStats, RoutableNeuron, Route, RoutingPolicy, route,
+    AttemptMark, CacheKey, CollateralVerdict, Exclusion, JobRequirements, LedgerWindows, LengthLimit,
+    MinerLedger, MinerStats, RoutableNeuron, Route, RoutingPolicy, route,
 };
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -41,6 +41,7 @@ fn wish(seed: u128) -> JobRequirements {
         avoided_owners: BTreeSet::new(),
         private_image: false,
         reserved_us: 0,
+        lasts_s: 0,
     }
 }
 
@@ -191,6 +192,41 @@ fn every_exclusion_names_its_reason() {
         text.contains(r#"{"reason":"no axon on the chain","miners":1}"#),
         "{text}"
     );
+}
+
+#[test]
+fn a_miner_that_takes_only_short_jobs_now_is_asked_for_those() {
+    let limit = LengthLimit {
+        longest_s: 3_600,
+        until: Timestamp::from_secs(9),
+    };
+    let limited = MinerStats {
+        length_limits: [(CLASS, limit)].into(),
+        manifest: Some(Manifest::new([(CLASS, 2)])),
+        ..MinerStats::default()
+    };
+    let stats = [(miner(1), limited)].into();
+    let lasting = |lasts_s| {
+        let wish = JobRequirements { lasts_s, ..wish(1) };
+        route(&wish, &[subject(1, Some(1))], &stats, &policy())
+    };
+    assert_eq!(order(&lasting(3_600)), [1]);
+    let long = lasting(3_601);
+    assert_eq!(order(&long), [] as [u16; 0]);
+    let [excluded] = long.excluded.as_slice() else {
+        panic!("{long:?}")
+    };
+    assert_eq!(
+        (excluded.reason, excluded.until),
+        (
+            Exclusion::TooLongLately { longest_s: 3_600 },
+            Some(Timestamp::from_secs(9))
+        )
+    );
+    let Availability::Later(reasons) = availability(&long) else {
+        panic!("it passes")
+    };
+    assert_eq!((reasons.too_long, reasons.longest_s), (1, 3_600));
 }
 
 #[test]

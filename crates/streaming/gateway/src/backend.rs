@@ -8,7 +8,7 @@ use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{Hotkey, JobId, MinerKey, ValidatorKey};
 use muster_session_pool::Service;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// An order for a streaming job, which becomes one session.
 #[derive(Debug)]
@@ -48,7 +48,18 @@ pub enum JobNews {
         /// The attempts that keep the named miner's executors at work, as its refusal showed by receipts. Empty if it
         /// showed none, or if the order named no miner.
         at_work: Vec<AttemptAtWork>,
+        /// Set if the job never ran because no executor was free for it.
+        no_room: Option<NoRoom>,
     },
+}
+
+/// No executor was free for a job that any miner might run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoRoom {
+    /// A job of times that are together this much shorter would be taken now; `None` if no job would be.
+    pub shorter_by: Option<Duration>,
+    /// How long until an executor is free, by the durations of recent jobs; `None` if that is not known.
+    pub expected: Option<Duration>,
 }
 
 /// The validator, as its gateway uses it.
@@ -67,6 +78,9 @@ pub trait ValidatorBackend: Send + Sync + 'static {
     /// # Errors
     /// The job cannot be started; the reason, as a text for clients and logs.
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>>;
+
+    /// Changes whenever an executor may have become free.
+    fn room_changes(&self) -> watch::Receiver<()>;
 
     /// Ends a job that has not ended. With `is_closed` its session has given its close statement, so the job may end by
     /// itself within moments; it then counts as done and not as cancelled.

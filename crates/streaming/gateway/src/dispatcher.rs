@@ -23,18 +23,20 @@ pub(crate) async fn run(
 ) {
     let clock = SharedClock::clone(&state.clock);
     let stop = state.tasks.token();
+    let mut room = state.backend.room_changes();
     carry_out(&state, scheduler.tick(clock.now()));
     loop {
         let wake = scheduler.wake(clock.now());
         let wake = OptionFuture::from(wake.map(|at| clock.sleep_until(at)));
-        let command = tokio::select! {
+        let actions = tokio::select! {
             () = stop.cancelled() => break,
-            command = commands.recv() => command,
-            Some(()) = wake => None,
-        };
-        let actions = match command {
-            Some(command) => scheduler.handle(command, clock.now()),
-            None => scheduler.tick(clock.now()),
+            command = commands.recv() => match command {
+                Some(command) => scheduler.handle(command, clock.now()),
+                None => scheduler.tick(clock.now()),
+            },
+            // The validator outlives its gateway.
+            Ok(()) = room.changed() => scheduler.note_room(clock.now()),
+            Some(()) = wake => scheduler.tick(clock.now()),
         };
         carry_out(&state, actions);
     }

@@ -45,6 +45,7 @@ pub mod token_count;
 mod token_counters;
 mod transcript;
 pub mod trusted_check;
+pub mod waiting_comment;
 mod waiting_response;
 
 pub use answer_log::AnswerLog;

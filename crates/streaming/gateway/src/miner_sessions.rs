@@ -81,7 +81,7 @@ impl MinerSessions {
             clock: &self.clock,
             tasks: &self.tasks,
         };
-        let (session, news) = opening.open().await?;
+        let (session, news) = opening.open().await.map_err(|failure| failure.why)?;
         tracing::info!(session = %session.id(), model = service.model, job = %id, miner = %self.miner,
             "a session of the validator's own serves");
         Ok(MinerSession {

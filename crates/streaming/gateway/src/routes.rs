@@ -137,7 +137,7 @@ async fn try_ask(
     };
     let asked = submit(state, question)?;
     let heartbeat = Duration::from_secs(state.settings.heartbeat_s);
-    Ok(reply(asked.parts, asked.streams, heartbeat, asked.id.header()).await)
+    Ok(reply(asked.parts, asked.place, heartbeat, asked.id.header()).await)
 }
 
 async fn models(State(state): State<Arc<GatewayState>>, _: AdmittedClient) -> Response {

@@ -8,6 +8,7 @@ mod handle;
 mod model_pool;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_openai::OpenAiError;
 use muster_protocol::{JobId, Timestamp};
@@ -16,7 +17,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 pub(crate) use self::assignment::SessionAssignment;
-pub(crate) use self::handle::{SchedulerCommand, SchedulerHandle, StreamRequest};
+pub(crate) use self::handle::{RequestPlace, SchedulerCommand, SchedulerHandle, StreamRequest};
 use self::model_pool::{ModelPool, OpenSession};
 pub use self::model_pool::{ModelStatus, SessionStatus};
 use muster_sealed_client::SealedSession;
@@ -28,6 +29,17 @@ pub(crate) struct SessionStart {
     pub(crate) pool: usize,
     pub(crate) session: SessionNumber,
     pub(crate) job: JobId,
+    /// Set if executors are free only for a shorter session than usual.
+    pub(crate) shortened: Option<ShortenedSession>,
+}
+
+/// A session that is shorter than usual, as executors are free only for such a one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShortenedSession {
+    /// How long it serves at most.
+    pub(crate) lifetime: Duration,
+    /// How often the time was shortened in a row.
+    pub(crate) times: u32,
 }
 
 /// A session to be closed.
@@ -72,6 +84,13 @@ impl SessionScheduler {
             .collect()
     }
 
+    /// Takes into account that an executor may have become free.
+    pub(crate) fn note_room(&mut self, now: Timestamp) -> Vec<SessionAction> {
+        (0..self.pools.len())
+            .flat_map(|pool| self.apply(pool, Event::Room, now))
+            .collect()
+    }
+
     /// Carries out a command.
     pub(crate) fn handle(&mut self, command: SchedulerCommand, now: Timestamp) -> Vec<SessionAction> {
         match command {
@@ -79,6 +98,7 @@ impl SessionScheduler {
                 pool,
                 request,
                 client: user,
+                patience,
                 only,
                 assignments,
             } => {
@@ -87,7 +107,11 @@ impl SessionScheduler {
                 };
                 model.requests.insert(request, assignments);
                 let event = match only.map(|session| model.find_line(session)) {
-                    None => Event::Arrived { request, user },
+                    None => Event::Arrived {
+                        request,
+                        user,
+                        patience,
+                    },
                     Some(Some(session)) => Event::ArrivedFor {
                         request,
                         user,
@@ -102,12 +126,26 @@ impl SessionScheduler {
                 self.apply(pool, event, now)
             }
             SchedulerCommand::Apply(pool, event) => self.apply_report(pool, event, now),
+            SchedulerCommand::ShortenNext(pool, shortened) => {
+                if let Some(model) = self.pools.get_mut(pool) {
+                    model.shortened = Some(shortened);
+                }
+                Vec::new()
+            }
+            SchedulerCommand::FindPlace(pool, request, reply) => {
+                let model = self.pools.get(pool);
+                let place = model.and_then(|model| model.pool.waiting_place(request, now));
+                // The client may have gone.
+                let _ = reply.send(place);
+                Vec::new()
+            }
             SchedulerCommand::AddSession(pool, session, line) => {
                 let until = line.not_after();
                 let Some(open) = self.open_session(pool, session) else {
                     return Vec::new();
                 };
                 open.line = Some(line);
+                self.forget_shortening(pool);
                 self.apply(pool, Event::Ready(session, until), now)
             }
             SchedulerCommand::ListLiveSessions(reply) => {
@@ -164,6 +202,34 @@ impl SessionScheduler {
     /// Applies an event that a request or a session has reported.
     fn apply_report(&mut self, pool: usize, event: Event, now: Timestamp) -> Vec<SessionAction> {
         let (ended, dead) = (event.ended_request(), event.dead_session());
+        match &event {
+            Event::NoRoom { session, why, .. } => {
+                let model = self.pools.get(pool).map(|model| &model.service.model);
+                tracing::info!(
+                    session = session.0,
+                    ?model,
+                    why,
+                    "no executor is free for a session"
+                );
+                self.forget_shortening(pool);
+            }
+            Event::Unusable(..) => self.forget_shortening(pool),
+            Event::Arrived { .. }
+            | Event::ArrivedFor { .. }
+            | Event::Hold(..)
+            | Event::Left(_)
+            | Event::FirstByte(..)
+            | Event::Served(..)
+            | Event::Failed(..)
+            | Event::Ready(..)
+            | Event::TooLong(_)
+            | Event::Room
+            | Event::Died(_)
+            | Event::Health(..)
+            | Event::Drain(_)
+            | Event::Stop
+            | Event::Tick => {}
+        }
         if let Event::Unusable(session, reason) = &event {
             let model = self.pools.get(pool).map(|model| &model.service.model);
             tracing::warn!(session = session.0, ?model, reason, "a session cannot be used");
@@ -228,8 +294,16 @@ impl SessionScheduler {
             pool,
             session,
             job,
+            shortened: model.shortened,
         };
         Some(SessionAction::Start(Box::new(start), closed))
+    }
+
+    /// The next session is as long as usual again.
+    fn forget_shortening(&mut self, pool: usize) {
+        if let Some(model) = self.pools.get_mut(pool) {
+            model.shortened = None;
+        }
     }
 
     fn close(&mut self, pool: usize, session: SessionNumber, reason: CloseReason) -> Option<SessionAction> {

@@ -9,11 +9,14 @@ use muster_session_pool::Event;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::backend::JobNews;
-use crate::scheduler::{SchedulerCommand, SessionEnd, SessionStart};
-use crate::session_opening::SessionOpening;
+use crate::scheduler::{SchedulerCommand, SessionEnd, SessionStart, ShortenedSession};
+use crate::session_opening::{OpeningFailure, SessionOpening};
 use crate::state::GatewayState;
 use crate::store::SessionRow;
 use muster_sealed_client::{AddressPermit, SealedSession};
+
+/// Sessions of one model that are shortened in a row, each at once after the one before: miners' offers may differ.
+const MAX_SHORTENED: u32 = 3;
 
 /// Brings a session up and watches it until it has died or the scheduler has closed it.
 pub(crate) async fn run(state: Arc<GatewayState>, start: SessionStart, closed: oneshot::Receiver<()>) {
@@ -25,12 +28,16 @@ pub(crate) async fn run(state: Arc<GatewayState>, start: SessionStart, closed: o
 
 /// Brings a session up and watches it. Returns the event that ended it.
 async fn live(state: &GatewayState, start: &SessionStart) -> Event {
+    let mut times = state.settings.session_times();
+    if let Some(shortened) = start.shortened {
+        times.lifetime = shortened.lifetime;
+    }
     let opening = SessionOpening {
         backend: &*state.backend,
         job: start.job,
         service: &start.service,
         miner: None,
-        times: state.settings.session_times(),
+        times,
         permits: AddressPermit(&|host, address| state.backend.permits_address(host, address)),
         skew: state.settings.skew(),
         clock: &state.clock,
@@ -38,7 +45,7 @@ async fn live(state: &GatewayState, start: &SessionStart) -> Event {
     };
     let (line, mut news) = match opening.open().await {
         Ok((line, news)) => (Arc::new(line), news),
-        Err(reason) => return Event::Unusable(start.session, reason),
+        Err(failure) => return explain_failure(state, start, times.lifetime, failure),
     };
     if let Err(error) = record_opening(state, &line).await {
         let reason = format!("the store does not accept it: {error}");
@@ -50,6 +57,50 @@ async fn live(state: &GatewayState, start: &SessionStart) -> Event {
     let command = SchedulerCommand::AddSession(start.pool, start.session, Arc::clone(&line));
     state.scheduler.send(command);
     watch(state, start, &line, &mut news).await
+}
+
+/// The event of a session that did not open. If an executor is free for a shorter one, the next one is that much
+/// shorter.
+fn explain_failure(
+    state: &GatewayState,
+    start: &SessionStart,
+    lifetime: Duration,
+    failure: OpeningFailure,
+) -> Event {
+    let OpeningFailure { why, no_room } = failure;
+    let session = start.session;
+    let Some(no_room) = no_room else {
+        return Event::Unusable(session, why);
+    };
+    let times = start.shortened.map_or(0, |shortened| shortened.times);
+    let shorter = no_room
+        .shorter_by
+        .filter(|_| times < MAX_SHORTENED)
+        .and_then(|by| state.settings.shorten(lifetime, by));
+    if let Some(lifetime) = shorter {
+        let seconds = lifetime.as_secs();
+        tracing::info!(
+            session = session.0,
+            model = start.service.model,
+            seconds,
+            why,
+            "the next session is shorter"
+        );
+        let shortened = ShortenedSession {
+            lifetime,
+            times: times.saturating_add(1),
+        };
+        state
+            .scheduler
+            .send(SchedulerCommand::ShortenNext(start.pool, shortened));
+        return Event::TooLong(session);
+    }
+    let expected = no_room.expected.map(|time| state.clock.now().plus(time));
+    Event::NoRoom {
+        session,
+        why,
+        expected,
+    }
 }
 
 /// Stores a session before it answers anything.

@@ -8,7 +8,7 @@ use muster_sealed_client::{AddressPermit, SealedSession, SessionParameters};
 use muster_session_pool::Service;
 use tokio::sync::mpsc;
 
-use crate::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
+use crate::backend::{JobNews, NoRoom, StreamingJobOrder, ValidatorBackend};
 
 /// News of one job that may wait to be received.
 const NEWS_CAPACITY: usize = 8;
@@ -20,6 +20,21 @@ pub struct SessionTimes {
     pub start: Duration,
     /// How long the session serves at most once it has begun.
     pub lifetime: Duration,
+}
+
+/// Why a session is not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OpeningFailure {
+    /// The reason as text.
+    pub(crate) why: String,
+    /// Set if no executor was free.
+    pub(crate) no_room: Option<NoRoom>,
+}
+
+impl From<String> for OpeningFailure {
+    fn from(why: String) -> Self {
+        Self { why, no_room: None }
+    }
 }
 
 /// A session that is to be opened.
@@ -48,18 +63,18 @@ impl SessionOpening<'_> {
     /// Orders the job and opens the session. Further news of the job come through the receiver.
     ///
     /// # Errors
-    /// The reason as text: no miner takes the job, the session does not come up in time, or it is not what was ordered.
-    /// The job may run in all of these cases.
-    pub(crate) async fn open(self) -> Result<(SealedSession, mpsc::Receiver<JobNews>), String> {
+    /// No miner takes the job, the session does not come up in time, or it is not what was ordered. The job may run in
+    /// all of these cases but for want of room.
+    pub(crate) async fn open(self) -> Result<(SealedSession, mpsc::Receiver<JobNews>), OpeningFailure> {
         tokio::select! {
             opened = self.bring_up() => opened,
             () = self.clock.sleep(self.times.start) => {
-                Err(format!("it did not come up within {} s", self.times.start.as_secs()))
+                Err(format!("it did not come up within {} s", self.times.start.as_secs()).into())
             }
         }
     }
 
-    async fn bring_up(&self) -> Result<(SealedSession, mpsc::Receiver<JobNews>), String> {
+    async fn bring_up(&self) -> Result<(SealedSession, mpsc::Receiver<JobNews>), OpeningFailure> {
         let names = ["muster-validator".to_owned()];
         let made = certificate::make_self_signed(&names).map_err(|error| error.to_string())?;
         let (sender, mut news) = mpsc::channel(NEWS_CAPACITY);
@@ -75,9 +90,11 @@ impl SessionOpening<'_> {
         self.backend.start_job(order).await?;
         let (miner, ready) = match news.recv().await {
             Some(JobNews::Ready { miner, ready }) => (miner, ready),
-            Some(JobNews::Ended { why, .. }) => return Err(why),
-            Some(JobNews::Closed(_)) => return Err("its session was closed before it served".to_owned()),
-            None => return Err("its job was forgotten".to_owned()),
+            Some(JobNews::Ended { why, no_room, .. }) => return Err(OpeningFailure { why, no_room }),
+            Some(JobNews::Closed(_)) => {
+                return Err("its session was closed before it served".to_owned().into());
+            }
+            None => return Err("its job was forgotten".to_owned().into()),
         };
         let parameters = SessionParameters {
             me: self.backend.validator(),

@@ -50,8 +50,10 @@ pub struct Settings {
     pub queue: usize,
     /// Requests of one client for one model that may wait.
     pub queue_of_one: usize,
-    /// Seconds that a request waits for a session before it is refused.
+    /// Seconds that a request for a stream waits for a session before it is refused.
     pub patience_s: u64,
+    /// Seconds that a request for a document waits, at most `patience_s`: its client learns nothing meanwhile.
+    pub wait_s: u64,
     /// Seconds that a session may be unused before it is closed.
     pub idle_s: u64,
     /// Seconds that a session lives.
@@ -95,6 +97,7 @@ impl Default for Settings {
             queue: 1_000,
             queue_of_one: 50,
             patience_s: 300,
+            wait_s: 120,
             idle_s: 300,
             session_s: 3_000,
             replace_s: 300,
@@ -130,6 +133,23 @@ impl Settings {
             rest: REST,
             backoff: BACKOFF,
         }
+    }
+
+    /// How long a request waits for a session before it is refused.
+    pub(crate) fn patience(&self, streams: bool) -> Duration {
+        let longest = Duration::from_secs(self.patience_s);
+        match streams {
+            true => longest,
+            false => longest.min(Duration::from_secs(self.wait_s)),
+        }
+    }
+
+    /// The time of a session that is this much shorter than `lifetime`; `None` if it would be too short to be worth its
+    /// start: it is replaced before its end, and serves for as long before that.
+    pub(crate) fn shorten(&self, lifetime: Duration, by: Duration) -> Option<Duration> {
+        let least = Duration::from_secs(self.replace_s.saturating_mul(2).max(1));
+        let shorter = lifetime.saturating_sub(by);
+        (!by.is_zero() && shorter >= least).then_some(shorter)
     }
 
     /// The times of each session.
@@ -168,6 +188,7 @@ impl Settings {
         }
         for (key, seconds) in [
             ("patience_s", self.patience_s),
+            ("wait_s", self.wait_s),
             ("session_s", self.session_s),
             ("start_s", self.start_s),
             ("silence_s", self.silence_s),

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use crate::answer_parts::{AnswerId, AnswerPart};
 use crate::request::{RelayedRequest, RequestOrigin, read_parameters};
 use crate::request_client::{AdmittedClient, RequestClient};
+use crate::scheduler::RequestPlace;
 use crate::session_relay;
 use crate::state::GatewayState;
 use crate::store::TextConsent;
@@ -45,8 +46,8 @@ pub(crate) struct BoundQuestion {
 pub(crate) struct Submitted {
     /// The parts of the answer as they come; the channel closes once the answer is settled.
     pub(crate) parts: mpsc::Receiver<AnswerPart>,
-    /// Whether the client wants an event stream.
-    pub(crate) streams: bool,
+    /// The place of the question while it waits, if the client wants an event stream and can be told.
+    pub(crate) place: Option<RequestPlace>,
     /// The id of the answer.
     pub(crate) id: AnswerId,
 }
@@ -72,7 +73,11 @@ pub(crate) fn submit(state: &Arc<GatewayState>, question: Question) -> Result<Su
     let id = AnswerId::draw().map_err(internal)?;
     let drawn = draw_nonce().map_err(internal)?;
     let only = question.bound.map(|bound| bound.session);
-    let stream = state.scheduler.enqueue(pool, question.client.name, only);
+    let patience = state.settings.patience(streams);
+    let stream = state
+        .scheduler
+        .enqueue(pool, (question.client.name, patience), only);
+    let place = stream.place();
     let request = RelayedRequest {
         path: question.path,
         body: question.body,
@@ -89,7 +94,11 @@ pub(crate) fn submit(state: &Arc<GatewayState>, question: Question) -> Result<Su
         relaying.await;
         drop(permit);
     }));
-    Ok(Submitted { parts, streams, id })
+    Ok(Submitted {
+        parts,
+        place: streams.then_some(place),
+        id,
+    })
 }
 
 /// The beginning of a text that an error repeats.

@@ -7,53 +7,49 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http_body::Frame;
 use muster_gateway_client::error_response;
 use muster_openai::OpenAiError;
+use muster_session_pool::WaitingPlace;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::answer_parts::{AnswerPart, REQUEST_ID, is_event_stream};
+use crate::scheduler::RequestPlace;
+use crate::waiting_comment::waiting_comment;
 
-/// The heartbeat of a stream that waits: a comment line with our prefix, and no empty line after it, so that a checker
-/// of the answer removes it completely.
-const HEARTBEAT: &[u8] = b": muster-wait\n";
+/// A stream whose request has no session by then begins with its place in the waiting list.
+const SOON: Duration = Duration::from_millis(500);
 /// Bytes of a session's error response that are reported inside a stream that has begun.
 const MAX_ERROR: usize = 64 * 1024;
 
-/// Waits for the head of an answer and passes the answer on. If the client wants a stream and the head takes longer
-/// than `heartbeat`, the stream begins without it, and a comment is sent at that interval, so that no proxy on the way
-/// closes the connection.
+/// Waits for the head of an answer and passes the answer on. If the client wants a stream, its place is known. If such
+/// a request waits for a session, or its head takes longer than `heartbeat`, the stream begins without the head, and a
+/// comment is sent at that interval: it names the place, and no proxy on the way closes the connection.
 pub(crate) async fn reply(
     mut parts: mpsc::Receiver<AnswerPart>,
-    streams: bool,
+    place: Option<RequestPlace>,
     heartbeat: Duration,
     id: HeaderValue,
 ) -> Response {
-    let first = if streams {
-        tokio::time::timeout(heartbeat, parts.recv()).await.ok()
-    } else {
-        Some(parts.recv().await)
+    let Some(place) = place else {
+        return begin(parts.recv().await, parts);
     };
-    match first {
-        Some(Some(AnswerPart::Head(status, headers))) => {
-            let mut response = Response::new(Body::new(AnswerBody::passing(parts)));
-            *response.status_mut() = status;
-            *response.headers_mut() = headers;
-            response
-        }
-        Some(Some(AnswerPart::Refused(error))) => error_response(&error),
-        Some(Some(AnswerPart::Data(_) | AnswerPart::Trailers(_) | AnswerPart::Cut) | None) => error_response(
-            &OpenAiError::Internal("the answer was lost on its way".to_owned()),
-        ),
+    match first_part(&mut parts, &place, heartbeat).await {
+        Some(first) => begin(first, parts),
         None => {
             let mut ticks = interval(heartbeat);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut response = Response::new(Body::new(AnswerBody {
                 parts,
-                phase: BodyPhase::Waiting(ticks),
+                phase: BodyPhase::Waiting(Heartbeat {
+                    ticks,
+                    place,
+                    found: None,
+                }),
             }));
             let headers = response.headers_mut();
             headers.insert(
@@ -67,6 +63,39 @@ pub(crate) async fn reply(
     }
 }
 
+/// The first part of an answer to a client that wants a stream; `None` if the stream begins before it.
+async fn first_part(
+    parts: &mut mpsc::Receiver<AnswerPart>,
+    place: &RequestPlace,
+    heartbeat: Duration,
+) -> Option<Option<AnswerPart>> {
+    let soon = SOON.min(heartbeat);
+    if let Ok(first) = tokio::time::timeout(soon, parts.recv()).await {
+        return Some(first);
+    }
+    if place.clone().find().await.is_some() {
+        return None;
+    }
+    let rest = heartbeat.saturating_sub(soon);
+    tokio::time::timeout(rest, parts.recv()).await.ok()
+}
+
+/// The response to a client whose answer begins with this part.
+fn begin(first: Option<AnswerPart>, parts: mpsc::Receiver<AnswerPart>) -> Response {
+    match first {
+        Some(AnswerPart::Head(status, headers)) => {
+            let mut response = Response::new(Body::new(AnswerBody::passing(parts)));
+            *response.status_mut() = status;
+            *response.headers_mut() = headers;
+            response
+        }
+        Some(AnswerPart::Refused(error)) => error_response(&error),
+        Some(AnswerPart::Data(_) | AnswerPart::Trailers(_) | AnswerPart::Cut) | None => error_response(
+            &OpenAiError::Internal("the answer was lost on its way".to_owned()),
+        ),
+    }
+}
+
 /// The body of a response, made of the parts that the request's task sends.
 struct AnswerBody {
     parts: mpsc::Receiver<AnswerPart>,
@@ -75,12 +104,35 @@ struct AnswerBody {
 
 enum BodyPhase {
     /// The stream has begun with heartbeats; the answer has not.
-    Waiting(Interval),
+    Waiting(Heartbeat),
     /// The answer passes as it arrives.
     Passing,
     /// The answer is not a stream: it is collected and reported as an error event inside this stream.
     Error(Vec<u8>),
     Ended,
+}
+
+/// The comments of a stream that waits.
+struct Heartbeat {
+    ticks: Interval,
+    place: RequestPlace,
+    /// The place for the next comment, while it is asked for.
+    found: Option<BoxFuture<'static, Option<WaitingPlace>>>,
+}
+
+impl Heartbeat {
+    /// The next comment.
+    fn poll_comment(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
+        loop {
+            if let Some(found) = &mut self.found {
+                let place = std::task::ready!(found.as_mut().poll(cx));
+                self.found = None;
+                return Poll::Ready(waiting_comment(place));
+            }
+            std::task::ready!(self.ticks.poll_tick(cx));
+            self.found = Some(Box::pin(self.place.clone().find()));
+        }
+    }
 }
 
 /// Ends the connection of an answer that broke off.
@@ -119,9 +171,9 @@ impl http_body::Body for AnswerBody {
                 Poll::Ready(part) => part,
                 Poll::Pending => {
                     return match &mut this.phase {
-                        BodyPhase::Waiting(ticks) => {
-                            std::task::ready!(ticks.poll_tick(cx));
-                            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(HEARTBEAT)))))
+                        BodyPhase::Waiting(heartbeat) => {
+                            let comment = std::task::ready!(heartbeat.poll_comment(cx));
+                            Poll::Ready(Some(Ok(Frame::data(comment))))
                         }
                         BodyPhase::Passing | BodyPhase::Error(_) | BodyPhase::Ended => Poll::Pending,
                     };
@@ -179,14 +231,46 @@ impl http_body::Body for AnswerBody {
 mod tests {
     use http::{HeaderMap, StatusCode};
     use http_body_util::BodyExt as _;
+    use muster_process::Tasks;
+    use muster_protocol::Digest;
+    use muster_session_pool::WaitingFor;
 
     use super::*;
+    use crate::scheduler::{SchedulerCommand, SchedulerHandle};
 
     fn events() -> HeaderMap {
         HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))])
     }
 
+    /// The place of a request whose scheduler answers each question for it with the next of `places`, then with none.
+    fn placed(places: Vec<WaitingPlace>) -> RequestPlace {
+        let (scheduler, mut commands) = SchedulerHandle::new();
+        let request = scheduler.enqueue(0, (Digest::of(b"client"), Duration::MAX), None);
+        let place = request.place();
+        let answering = async move {
+            let _kept = request;
+            let mut places = places.into_iter();
+            while let Some(command) = commands.recv().await {
+                if let SchedulerCommand::FindPlace(_, _, reply) = command {
+                    let _ = reply.send(places.next());
+                }
+            }
+        };
+        let tasks = Tasks::new();
+        drop(tasks.spawn("scheduler", answering));
+        place
+    }
+
     async fn collected(parts: Vec<AnswerPart>, streams: bool, wait: Duration) -> (StatusCode, String) {
+        let place = streams.then(|| placed(Vec::new()));
+        collected_at(parts, place, wait).await
+    }
+
+    async fn collected_at(
+        parts: Vec<AnswerPart>,
+        place: Option<RequestPlace>,
+        wait: Duration,
+    ) -> (StatusCode, String) {
         let (to, from) = mpsc::channel(16);
         let beat = Duration::from_secs(10);
         let sending = async move {
@@ -197,7 +281,7 @@ mod tests {
         };
         let id = HeaderValue::from_static("id");
         let answered = async {
-            let response = reply(from, streams, beat, id).await;
+            let response = reply(from, place, beat, id).await;
             let status = response.status();
             let body = response.into_body().collect().await.unwrap().to_bytes();
             (status, String::from_utf8(body.to_vec()).unwrap())
@@ -224,6 +308,32 @@ mod tests {
             body, "data: 1\n\n",
             "a client that wants a document gets nothing before it"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_in_the_waiting_list_learns_its_place_at_once() {
+        let place = |place, expected| WaitingPlace {
+            place,
+            waits_for: WaitingFor::Executor,
+            expected,
+        };
+        let places = vec![
+            place(2, None),
+            place(2, None),
+            place(1, Some(Duration::from_secs(40))),
+        ];
+        let (status, body) = collected_at(whole(), Some(placed(places)), Duration::from_millis(25_600)).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(
+            body,
+            ": muster-wait place=2 for=executor\n\
+             : muster-wait place=1 for=executor about_s=40\n\
+             : muster-wait\n\
+             data: 1\n\n"
+        );
+        let at_once = placed(vec![place(1, None)]);
+        let (_, body) = collected_at(whole(), Some(at_once), Duration::from_millis(499)).await;
+        assert_eq!(body, "data: 1\n\n", "nobody waits for half a second");
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,5 +13,7 @@ pub mod queue;
 pub mod whitelist;
 
 pub use attestation::{AttestationMismatch, OrderedSession};
-pub use pool::{CloseReason, Effect, Event, Limits, RequestNumber, SessionNumber, SessionPool};
+pub use pool::{
+    CloseReason, Effect, Event, Limits, RequestNumber, SessionNumber, SessionPool, WaitingFor, WaitingPlace,
+};
 pub use whitelist::{Service, TokenizerFile, Whitelist};

@@ -13,6 +13,7 @@
 
 mod event;
 mod sessions;
+mod waiting_place;
 mod waiting_requests;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +23,8 @@ use muster_protocol::{Digest, Timestamp};
 
 pub use self::event::{CloseReason, Effect, Event, RequestNumber, SessionNumber};
 use self::sessions::{PooledSession, SessionPhase};
+use self::waiting_place::MeanTime;
+pub use self::waiting_place::{WaitingFor, WaitingPlace};
 use self::waiting_requests::{PooledRequest, RequestPosition};
 use crate::queue::FairQueue;
 
@@ -38,7 +41,7 @@ pub struct Limits {
     pub queue: usize,
     /// Requests that wait, of one user.
     pub queue_of_one: usize,
-    /// How long a request waits before it is refused.
+    /// How long a request for one session waits before it is refused.
     pub max_wait: Duration,
     /// How long a session may be unused before it is closed.
     pub idle: Duration,
@@ -55,7 +58,8 @@ pub struct Limits {
     /// known a moment after its connections break; without the rest, a dying session would take the same request until
     /// the request's tries are used up.
     pub rest: Duration,
-    /// The pause after a failed start; it doubles with each further failure, up to 32 times as long.
+    /// The pause after a failed start; it doubles with each further failure, up to 32 times as long. Where no executor
+    /// was free, it doubles up to 8 times, and ends once one may be free.
     pub backoff: Duration,
 }
 
@@ -74,7 +78,24 @@ pub struct SessionPool {
     /// The earliest time of the next start, after a failed one.
     not_before: Option<Timestamp>,
     last_failure: String,
+    /// Set while no executor is free for a session.
+    no_room: Option<NoRoomSince>,
+    /// How long sessions took to start.
+    starts: MeanTime,
+    /// How long answers kept their places.
+    answers: MeanTime,
     is_stopping: bool,
+}
+
+/// No executor was free for the last sessions that were to start.
+#[derive(Clone, Copy, Debug)]
+struct NoRoomSince {
+    /// When the last one was declined.
+    at: Timestamp,
+    /// Sessions in a row that were declined.
+    times: u32,
+    /// When an executor is likely to be free.
+    expected: Option<Timestamp>,
 }
 
 /// How many sessions and requests a pool has, for status pages and metrics.
@@ -107,6 +128,9 @@ impl SessionPool {
             failures: 0,
             not_before: None,
             last_failure: String::new(),
+            no_room: None,
+            starts: MeanTime::NONE,
+            answers: MeanTime::NONE,
             is_stopping: false,
         }
     }
@@ -114,8 +138,16 @@ impl SessionPool {
     /// Takes an event that happened at `now`. The effects are to be carried out in their order.
     pub fn apply(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
         let mut effects = Vec::new();
+        let mut arrived = None;
         match event {
-            Event::Arrived { request, user } => self.add_request(request, user, now, &mut effects),
+            Event::Arrived {
+                request,
+                user,
+                patience,
+            } => {
+                arrived = Some(request);
+                self.add_request(request, (user, patience), now, &mut effects);
+            }
             Event::ArrivedFor {
                 request,
                 user,
@@ -127,6 +159,13 @@ impl SessionPool {
             Event::Failed(request, session) => self.fail_request(request, session, now, &mut effects),
             Event::Ready(session, until) => self.mark_live(session, until, now),
             Event::Unusable(session, why) => self.drop_unusable(session, why, now, &mut effects),
+            Event::NoRoom {
+                session,
+                why,
+                expected,
+            } => self.drop_without_room(session, (why, expected), now, &mut effects),
+            Event::TooLong(session) => self.drop_too_long(session, &mut effects),
+            Event::Room => self.note_room(now),
             Event::Died(session) => self.drop_dead(session, now, &mut effects),
             Event::Health(session, passed) => self.record_health(session, passed, now, &mut effects),
             Event::Hold(session, until) => self.hold(session, until),
@@ -135,6 +174,9 @@ impl SessionPool {
             Event::Tick => {}
         }
         self.settle(now, &mut effects);
+        if let Some(request) = arrived {
+            self.refuse_hopeless(request, now, &mut effects);
+        }
         effects
     }
 
@@ -144,7 +186,7 @@ impl SessionPool {
             .requests
             .values()
             .filter_map(|request| match request.position {
-                RequestPosition::Waiting { since } => Some(since.plus(self.limits.max_wait)),
+                RequestPosition::Waiting { since } => Some(since.plus(request.patience)),
                 RequestPosition::Assigned { .. } => None,
             });
         let sessions = self.sessions.values().flat_map(|session| match session.phase {

@@ -50,6 +50,20 @@ impl<U: Ord + Clone, T: PartialEq> FairQueue<U, T> {
         self.items.get(user).map_or(0, VecDeque::len)
     }
 
+    /// The number of items that [`Self::take`] takes before this one; `None` if it does not wait.
+    pub fn ahead_of(&self, user: &U, item: &T) -> Option<usize> {
+        let own = self.items.get(user)?.iter().position(|waiting| waiting == item)?;
+        // Every user before this one has one turn more.
+        let before = self.turns.iter().take_while(|waiting| *waiting != user);
+        let before: Vec<&U> = before.collect();
+        let others = self.items.iter().filter(|(waiting, _)| *waiting != user);
+        let turns = others.map(|(waiting, items)| {
+            let most = own.saturating_add(usize::from(before.contains(&waiting)));
+            items.len().min(most)
+        });
+        Some(turns.fold(own, usize::saturating_add))
+    }
+
     /// Adds an item after the user's other items.
     ///
     /// # Errors
@@ -162,6 +176,24 @@ mod tests {
                     }
                 }
             }
+        }
+
+        #[test]
+        fn a_place_is_the_number_of_items_that_are_taken_before(
+            joins in proptest::collection::vec((0_u8..5, any::<bool>()), 1..60),
+        ) {
+            let mut queue = FairQueue::new(1_000, 1_000);
+            for (number, (user, takes)) in joins.into_iter().enumerate() {
+                queue.join(user, (user, number)).unwrap();
+                if takes { queue.take(); }
+            }
+            let mut later = queue.clone();
+            let mut taken = 0;
+            while let Some((user, number)) = later.take() {
+                prop_assert_eq!(queue.ahead_of(&user, &(user, number)), Some(taken));
+                taken += 1;
+            }
+            prop_assert_eq!(queue.ahead_of(&0, &(0, usize::MAX)), None);
         }
 
         #[test]

@@ -1,5 +1,6 @@
 //! The requests below a signed URL of blocks: which are missing, one to write, one to read.
 
+use std::mem;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -28,6 +29,9 @@ const MAX_BODY: usize = {
     assert!(MAX_MANIFEST_BYTES as u64 == BLOCK_BYTES);
     MAX_MANIFEST_BYTES
 };
+
+/// The pieces in which a block is received.
+const PIECE_BYTES: usize = 64 * 1024;
 
 type Service = Arc<CheckpointService>;
 
@@ -92,10 +96,14 @@ async fn write(
     Ok(StatusCode::CREATED.into_response())
 }
 
-/// Reads the body of an upload, no slower than uploads may be.
-async fn receive(clock: &SharedClock, body: Body) -> Result<Bytes, BlockStoreError> {
+/// Reads the body of an upload, no slower than uploads may be. It comes in pieces of [`PIECE_BYTES`], the last one
+/// shorter: one buffer that grows takes up to twice the memory of a block, and the pieces of the connection hold the
+/// larger buffers that they were read into.
+async fn receive(clock: &SharedClock, body: Body) -> Result<Vec<Bytes>, BlockStoreError> {
     let mut pieces = body.into_data_stream();
-    let mut content = BytesMut::new();
+    let mut content = Vec::new();
+    let mut filling = BytesMut::new();
+    let mut received = 0_usize;
     let mut pace = UploadPace::new(clock.now());
     let mut judged = clock.sleep_until(pace.judged_at());
     loop {
@@ -111,14 +119,25 @@ async fn receive(clock: &SharedClock, body: Body) -> Result<Bytes, BlockStoreErr
             }
         };
         let Some(piece) = piece else {
-            return Ok(content.freeze());
+            content.push(filling.freeze());
+            return Ok(content);
         };
-        let piece = piece.map_err(|error| BlockStoreError::Broken(Causes(&error).to_string()))?;
+        let mut piece = piece.map_err(|error| BlockStoreError::Broken(Causes(&error).to_string()))?;
         pace.note(piece.len());
-        if content.len().saturating_add(piece.len()) > MAX_BODY {
+        received = received.saturating_add(piece.len());
+        if received > MAX_BODY {
             return Err(BlockStoreError::TooLong);
         }
-        content.extend_from_slice(&piece);
+        while !piece.is_empty() {
+            if filling.len() == PIECE_BYTES {
+                content.push(mem::take(&mut filling).freeze());
+            }
+            if filling.is_empty() {
+                filling.reserve(PIECE_BYTES);
+            }
+            let room = PIECE_BYTES.saturating_sub(filling.len()).min(piece.len());
+            filling.extend_from_slice(&piece.split_to(room));
+        }
     }
 }
 

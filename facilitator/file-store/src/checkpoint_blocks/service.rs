@@ -1,6 +1,7 @@
 //! The store of blocks: tables, objects and signed URLs together.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use muster_protocol::wire::checkpoints::{CheckpointGrant, OutputGrant, ResumeOrd
 use muster_protocol::{Digest, JobId, Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
 
 use crate::checkpoint_blocks::block_grant::{BlockAccess, BlockGrant, BlockQuery, HeldGrant};
 use crate::checkpoint_blocks::catalogue::{
@@ -33,6 +35,9 @@ const GRACE: Duration = Duration::from_secs(3_600);
 
 // No sweep drops a block that is being written.
 const _: () = assert!(RECEIVE_LIMIT.as_secs() < GRACE.as_secs() / 2);
+
+/// The bytes of a stream that are in memory for one reader of it.
+const STREAM_PIECE_BYTES: u64 = 1 << 20;
 
 /// The wait of a client whose block is being dropped.
 const BUSY_SECS: u64 = 2;
@@ -316,14 +321,15 @@ impl CheckpointService {
         Ok(missing.collect())
     }
 
-    /// Stores a block of a job. It is durable once this has succeeded.
+    /// Stores a block of a job, whose content comes in pieces. It is durable once this has succeeded.
     pub(crate) async fn put(
         &self,
         request: &PermittedRequest,
         block: Digest,
-        content: Bytes,
+        content: Vec<Bytes>,
     ) -> Result<(), BlockStoreError> {
-        let found = Digest::of(&content);
+        let hashed = content.iter().fold(Sha256::new(), Sha256::chain_update);
+        let found = Digest::from_bytes(hashed.finalize().into());
         if found != block {
             return Err(BlockStoreError::OtherContent(found));
         }
@@ -343,7 +349,7 @@ impl CheckpointService {
             job,
             block,
             account: &request.account,
-            bytes: u64::try_from(content.len()).unwrap_or(u64::MAX),
+            bytes: u64::try_from(content.iter().map(Bytes::len).sum::<usize>()).unwrap_or(u64::MAX),
             attempt: request
                 .held
                 .attempt
@@ -357,7 +363,7 @@ impl CheckpointService {
             Announcement::BeingDropped => return Err(BlockStoreError::BeingDropped),
         }
         self.storage
-            .put(&object(&job.to_string(), &block.hex()), vec![content])
+            .put(&object(&job.to_string(), &block.hex()), content)
             .await?;
         match self.catalogue.mark_durable(job, block).await? {
             true => Ok(()),
@@ -367,22 +373,28 @@ impl CheckpointService {
 
     /// Reads a block of a job.
     pub(crate) async fn get(&self, job: JobId, block: Digest) -> Result<Bytes, BlockStoreError> {
-        let length = self.catalogue.block_length(job, block).await?;
-        let length = length.ok_or(BlockStoreError::NotFound)?;
-        if length == 0 {
-            return Ok(Bytes::new());
-        }
-        Ok(self
-            .storage
-            .get(
-                &object(&job.to_string(), &block.hex()),
-                0..length.min(BLOCK_BYTES),
-            )
-            .await?)
+        self.get_range(job, block, 0..BLOCK_BYTES).await
     }
 
-    /// Opens a stream that a program of a job printed, at `offset`. The pieces are its blocks, of which one at a time
-    /// is in memory. The request counts for the job's account. One block may stand in the list many times, so the
+    /// Reads what a block of a job has of a range of bytes.
+    async fn get_range(
+        &self,
+        job: JobId,
+        block: Digest,
+        range: Range<u64>,
+    ) -> Result<Bytes, BlockStoreError> {
+        let length = self.catalogue.block_length(job, block).await?;
+        let length = length.ok_or(BlockStoreError::NotFound)?;
+        let range = range.start..range.end.min(length).min(BLOCK_BYTES);
+        if range.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let name = object(&job.to_string(), &block.hex());
+        Ok(self.storage.get(&name, range).await?)
+    }
+
+    /// Opens a stream that a program of a job printed, at `offset`. It comes in pieces of a mebibyte,
+    /// of which one at a time is in memory. The request counts for the job's account. One block may stand in the list many times, so the
     /// account's room bounds the length, not only what is stored.
     ///
     /// # Errors
@@ -416,11 +428,10 @@ impl CheckpointService {
                 }
                 let (index, skip) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
                 let block = StoredStream::block(&list, index).ok_or(BlockStoreError::NotFound)?;
-                let mut piece = service.get(job, block).await?;
-                let left = usize::try_from(printed.bytes.saturating_sub(at)).unwrap_or(usize::MAX);
-                let skipped = usize::try_from(skip).unwrap_or(usize::MAX).min(piece.len());
-                let mut piece = piece.split_off(skipped);
-                piece.truncate(left);
+                let most = printed.bytes.saturating_sub(at).min(STREAM_PIECE_BYTES);
+                let piece = service
+                    .get_range(job, block, skip..skip.saturating_add(most))
+                    .await?;
                 if piece.is_empty() {
                     // The block is shorter than its place in the list: nothing takes its place.
                     return Err(BlockStoreError::NotFound);

@@ -11,6 +11,25 @@ use muster_protocol::MinerKey;
 pub enum Score {
     /// Name every term of a miner's weight in a scored cycle.
     Explain(ScoreExplain),
+    /// List the scored cycles, the newest first, with what became of their weights.
+    Ls(ScoreList),
+}
+
+/// `muster score ls`.
+#[derive(Debug, Args)]
+pub struct ScoreList {
+    /// The number of cycles.
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub limit: u32,
+    /// The address at which the validator serves its state; the local subnet's by default.
+    #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
+    pub state: Option<SocketAddr>,
+    /// The state folder of `muster up` to take the default from.
+    #[arg(long, default_value = ".muster")]
+    pub dir: PathBuf,
+    /// Print them as JSON, as the validator states them.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `muster score explain`.
@@ -18,7 +37,7 @@ pub enum Score {
 pub struct ScoreExplain {
     /// The miner's hotkey.
     pub miner: MinerKey,
-    /// The number of the cycle; the newest one by default.
+    /// The number of the cycle; by default the newest one whose weights are on the chain.
     #[arg(long)]
     pub cycle: Option<u64>,
     /// Read the cycle's snapshot from this file instead of a validator.

@@ -6,6 +6,8 @@ use muster_job_messages::last_status::describe;
 use muster_job_messages::pay::MeasuredWork;
 use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
 use muster_protocol::job::{Event, ImageFetchFailure, JobState, Outcome, forget_another_image};
+use muster_protocol::wire::facilitator::RejectionDetails;
+use muster_protocol::wire::miner::ShorterJob;
 use muster_protocol::{HordeFailureReason, JobFailureReason, JobRejectionReason, ReceiptKind, Timestamp};
 use muster_routing::slot_excuse::FetchingLease;
 use muster_routing::start_claims::is_start_claim;
@@ -234,10 +236,20 @@ impl AttemptRunner<'_> {
         let miner = self.attempt.miner;
         let class = self.attempt.machine.plan().class;
         let mut ledger = self.deps.records.ledger();
+        let lasts_s = self.attempt.machine.plan().executor_seconds();
         let held = self.attempt.machine.holds_executor();
         let holds = change.machine.holds_executor();
         match (held, holds) {
-            (true, false) => ledger.close_attempt(miner, class),
+            (true, false) => {
+                ledger.close_attempt(miner, class);
+                // A fetch gives its place away, too, but its miner may still have no other one.
+                match change.machine.outcome() {
+                    Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::HordeFailed(_)) => {
+                        ledger.record_freed(miner, class);
+                    }
+                    Some(Outcome::Rejected(_)) | None => {}
+                }
+            }
             (false, true) => ledger.open_attempt(miner, class),
             (true, true) | (false, false) => {}
         }
@@ -255,7 +267,10 @@ impl AttemptRunner<'_> {
                 ledger.record_cached(miner, CacheKey::inputs(self.request.volume.as_ref()), change.now);
             }
             JobState::Ended(Outcome::Rejected(details)) if details.reason == JobRejectionReason::Busy => {
-                ledger.record_full(miner, class, change.now);
+                match longest_taken(details, lasts_s) {
+                    Some(longest_s) => ledger.record_length_limit(miner, class, longest_s, change.now),
+                    None => ledger.record_full(miner, class, change.now),
+                }
             }
             JobState::Ended(outcome) if outcome.image_fetch_failure() == Some(ImageFetchFailure::NoSlot) => {
                 ledger.record_full(miner, class, change.now);
@@ -267,7 +282,7 @@ impl AttemptRunner<'_> {
             {
                 ledger.record_full(miner, class, change.now);
             }
-            JobState::Accepted => ledger.record_accepted(miner, class),
+            JobState::Accepted => ledger.record_accepted(miner, class, lasts_s),
             JobState::Connecting
             | JobState::Offered
             | JobState::Fetching
@@ -315,5 +330,49 @@ impl AttemptRunner<'_> {
         let frame = messages.receipt_message(&receipt.offered);
         issued.push(receipt);
         frame
+    }
+}
+
+/// The longest job that a miner takes which declined one of `lasts_s` executor-seconds as busy; `None` if it takes none.
+fn longest_taken(details: &RejectionDetails, lasts_s: u64) -> Option<u64> {
+    let shorter_by_s = ShorterJob::of_context(details.context.as_ref())?.shorter_by_s;
+    (1..lasts_s)
+        .contains(&shorter_by_s)
+        .then(|| lasts_s.saturating_sub(shorter_by_s))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::ParticipantType;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_miner_that_takes_a_shorter_job_says_by_how_much() {
+        let longest = |context| {
+            let details = RejectionDetails {
+                rejected_by: ParticipantType::Miner,
+                reason: JobRejectionReason::Busy,
+                message: String::new(),
+                context,
+            };
+            longest_taken(&details, 3_675)
+        };
+        assert_eq!(
+            longest(Some(ShorterJob { shorter_by_s: 75 }.context())),
+            Some(3_600)
+        );
+        // A miner that offers nothing, or nonsense, has no executor.
+        assert_eq!(longest(None), None);
+        for nonsense in [0, 3_675, u64::MAX] {
+            assert_eq!(
+                longest(Some(json!({ "shorter_by_s": nonsense }))),
+                None,
+                "{nonsense}"
+            );
+        }
+        assert_eq!(longest(Some(json!({ "shorter_by_s": "much" }))), None);
+        assert_eq!(longest(Some(json!("busy"))), None);
     }
 }

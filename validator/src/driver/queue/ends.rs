@@ -54,7 +54,7 @@ impl QueueKeeper {
             .map(|line| {
                 let found = metagraph
                     .as_ref()
-                    .map(|metagraph| self.chooser.route_need(ExecutorNeed::of_line(line), metagraph));
+                    .map(|metagraph| self.chooser.route_need(ExecutorNeed::of_line(line), 0, metagraph));
                 (line, explain_wait(found))
             })
             .collect();

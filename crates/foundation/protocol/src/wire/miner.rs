@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::checkpoints::RequestExtension;
 use super::muster::OfferExtension;
@@ -287,9 +287,28 @@ pub struct DeclineJob {
     /// Receipts which prove that the miner's executors work for others.
     #[serde(default)]
     pub receipts: Vec<Receipt>,
-    /// Further details, free in form.
+    /// Further details, free in form; see [`ShorterJob`].
     #[serde(default)]
     pub context: Option<Value>,
+}
+
+/// In the context of a rejection as busy: an executor is free for a job whose times are shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShorterJob {
+    /// Seconds by which the limits of the job's times must be shorter, all together.
+    pub shorter_by_s: u64,
+}
+
+impl ShorterJob {
+    /// Reads the context of a rejection; `None` if it names no shorter job.
+    pub fn of_context(context: Option<&Value>) -> Option<Self> {
+        Self::deserialize(context?).ok()
+    }
+
+    /// The context of a rejection that names the shorter job.
+    pub fn context(self) -> Value {
+        json!({ "shorter_by_s": self.shorter_by_s })
+    }
 }
 
 /// An executor reports on its start: ready, or with the deprecated messages, failed.

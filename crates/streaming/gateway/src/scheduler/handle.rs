@@ -7,9 +7,10 @@ use std::time::Duration;
 use muster_openai::OpenAiError;
 use muster_protocol::{Digest, JobId, Timestamp};
 use muster_response_proof::SessionId;
-use muster_session_pool::{Event, RequestNumber, SessionNumber};
+use muster_session_pool::{Event, RequestNumber, SessionNumber, WaitingPlace};
 use tokio::sync::{mpsc, oneshot};
 
+use super::ShortenedSession;
 use super::assignment::SessionAssignment;
 use super::model_pool::ModelStatus;
 use muster_sealed_client::SealedSession;
@@ -24,6 +25,8 @@ pub(crate) enum SchedulerCommand {
         pool: usize,
         request: RequestNumber,
         client: Digest,
+        /// How long it waits for any session before it is refused.
+        patience: Duration,
         only: Option<SessionId>,
         assignments: mpsc::UnboundedSender<SessionAssignment>,
     },
@@ -31,6 +34,10 @@ pub(crate) enum SchedulerCommand {
     Apply(usize, Event),
     /// Let a session that was checked serve.
     AddSession(usize, SessionNumber, Arc<SealedSession>),
+    /// Start the next session of the pool with this time.
+    ShortenNext(usize, ShortenedSession),
+    /// Reply the place of a request that waits in the pool.
+    FindPlace(usize, RequestNumber, oneshot::Sender<Option<WaitingPlace>>),
     ListModels(oneshot::Sender<Vec<ModelStatus>>),
     ListLiveSessions(oneshot::Sender<Vec<Arc<SealedSession>>>),
     /// Drain the session that this job runs.
@@ -59,6 +66,24 @@ pub(crate) struct StreamRequest {
     is_finished: bool,
 }
 
+/// Reads the place of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestPlace {
+    scheduler: SchedulerHandle,
+    pool: usize,
+    number: RequestNumber,
+}
+
+impl RequestPlace {
+    /// The place of the request now; `None` if it does not wait.
+    pub(crate) async fn find(self) -> Option<WaitingPlace> {
+        let (reply, place) = oneshot::channel();
+        let command = SchedulerCommand::FindPlace(self.pool, self.number, reply);
+        self.scheduler.send(command);
+        place.await.unwrap_or_default()
+    }
+}
+
 impl SchedulerHandle {
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<SchedulerCommand>) {
         // Unbounded, but every sender holds a permit for a request or is one of a bounded number of sessions.
@@ -74,13 +99,19 @@ impl SchedulerHandle {
     }
 
     /// Queues a request of this client for a session of the pool, or for one session only.
-    pub(crate) fn enqueue(&self, pool: usize, client: Digest, only: Option<SessionId>) -> StreamRequest {
+    pub(crate) fn enqueue(
+        &self,
+        pool: usize,
+        (client, patience): (Digest, Duration),
+        only: Option<SessionId>,
+    ) -> StreamRequest {
         let number = RequestNumber(self.next_request.fetch_add(1, Ordering::Relaxed));
         let (assign, assignments) = mpsc::unbounded_channel();
         self.send(SchedulerCommand::Enqueue {
             pool,
             request: number,
             client,
+            patience,
             only,
             assignments: assign,
         });
@@ -145,6 +176,15 @@ impl StreamRequest {
             assignments,
             _assign: Some(assign),
             is_finished: false,
+        }
+    }
+
+    /// Where the place of this request is read while it waits.
+    pub(crate) fn place(&self) -> RequestPlace {
+        RequestPlace {
+            scheduler: self.scheduler.clone(),
+            pool: self.pool,
+            number: self.number,
         }
     }
 

@@ -10,6 +10,7 @@ use muster_session_pool::{Limits, RequestNumber, Service, SessionNumber, Session
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
+use super::ShortenedSession;
 use super::assignment::SessionAssignment;
 use muster_sealed_client::SealedSession;
 
@@ -53,6 +54,8 @@ pub struct SessionStatus {
 pub(super) struct ModelPool {
     pub(super) service: Service,
     pub(super) pool: SessionPool,
+    /// Set if executors are free only for a shorter session than usual.
+    pub(super) shortened: Option<ShortenedSession>,
     pub(super) sessions: HashMap<SessionNumber, OpenSession>,
     /// Where each request that has not ended receives its assignments.
     pub(super) requests: HashMap<RequestNumber, mpsc::UnboundedSender<SessionAssignment>>,
@@ -72,6 +75,7 @@ impl ModelPool {
         Self {
             service,
             pool: SessionPool::new(limits),
+            shortened: None,
             sessions: HashMap::new(),
             requests: HashMap::new(),
         }

@@ -11,7 +11,7 @@ use muster_process::clock::TestClock;
 use muster_process::{Clock as _, SystemClock};
 use serde_json::Value;
 
-use crate::rig::{World, read_until, until};
+use crate::rig::{World, read_until, settings, until};
 use crate::subnet::JobFate;
 
 #[tokio::test]
@@ -98,12 +98,53 @@ async fn the_first_client_hears_a_sign_while_it_waits() {
         200,
         "the stream has begun before there is a session"
     );
-    let waited = read_until(&mut answer, ": muster-wait\n").await;
+    let waited = read_until(&mut answer, ": muster-wait place=1 for=start\n").await;
     assert!(!waited.contains("data:"), "{waited}");
     world.subnet.open.send_replace(true);
     let rest = answer.text().await.unwrap();
     assert!(rest.contains("word0") && rest.contains("[DONE]"), "{rest}");
     assert_eq!(world.subnet.begun.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_client_waits_for_an_executor_in_a_list_and_is_served_once_one_is_free() {
+    let world = World::new(|settings| {
+        settings.heartbeat_s = 1;
+        settings.wait_s = 1;
+    })
+    .await;
+    // More declines than failed starts that end the wait.
+    *world.subnet.fates.lock().unwrap() = vec![JobFate::NoRoom(0); 50];
+    let mut answer = world.chat(1, true).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    read_until(&mut answer, ": muster-wait place=1 for=executor\n").await;
+    // A client that asked for a document learns nothing while it waits, so it is told soon.
+    let document = world.chat(1, false).send().await.unwrap();
+    assert_eq!(document.status(), 503);
+    assert!(document.headers().contains_key("retry-after"));
+    let body = document.text().await.unwrap();
+    assert!(
+        body.contains("all executors are at work") && body.contains("place 2 of the waiting list"),
+        "{body}"
+    );
+    world.subnet.fates.lock().unwrap().clear();
+    world.subnet.room.send_replace(());
+    let rest = answer.text().await.unwrap();
+    assert!(rest.contains("word0") && rest.contains("[DONE]"), "{rest}");
+}
+
+#[tokio::test]
+async fn a_session_is_as_long_as_the_miner_that_declines_it_offers() {
+    let world = World::new(|_| ()).await;
+    *world.subnet.fates.lock().unwrap() = vec![JobFate::NoRoom(75), JobFate::NoRoom(25)];
+    let answer = world.chat(1, true).send().await.unwrap().text().await.unwrap();
+    assert!(answer.contains("word0") && answer.contains("[DONE]"), "{answer}");
+    let usual = settings().session_s;
+    let asked: Vec<u64> = {
+        let lifetimes = world.subnet.lifetimes.lock().unwrap();
+        lifetimes.iter().map(std::time::Duration::as_secs).collect()
+    };
+    assert_eq!(asked, [usual, usual - 75, usual - 100]);
 }
 
 #[tokio::test]
@@ -326,7 +367,13 @@ async fn answers_with_an_error_of_the_server_are_no_checks_of_health() {
     // Proven errors come all the time, and the session is given up all the same.
     until("the end of the session", || async {
         let answer = world.chat(1, true).send().await.unwrap();
-        assert!(answer.status().is_server_error(), "{}", answer.status());
+        // A stream that waits for the next session has begun before its error.
+        let status = answer.status();
+        let body = answer.text().await.unwrap();
+        assert!(
+            status.is_server_error() || body.contains("\"error\""),
+            "{status}: {body}"
+        );
         let ended = world.subnet.ended.lock().unwrap().len();
         (ended > 0).then_some(())
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
+use muster_gateway::backend::{JobNews, NoRoom, StreamingJobOrder, ValidatorBackend};
 use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::{SharedClock, Tasks, certificate};
 use muster_protocol::wire::miner::StreamingJobReady;
@@ -45,6 +45,8 @@ pub(crate) enum JobFate {
     FailsFirst(FirstRequest),
     /// The job ends before it is up.
     Fails,
+    /// No executor is free; one is for a job that is this many seconds shorter, if not 0.
+    NoRoom(u64),
 }
 
 pub(crate) struct Subnet {
@@ -52,6 +54,10 @@ pub(crate) struct Subnet {
     /// TestBackend start only while this is true.
     pub(crate) open: watch::Sender<bool>,
     pub(crate) begun: AtomicUsize,
+    /// The times of the jobs that were ordered.
+    pub(crate) lifetimes: Mutex<Vec<Duration>>,
+    /// Changes when an executor may have become free.
+    pub(crate) room: watch::Sender<()>,
     pub(crate) ended: Mutex<Vec<(JobId, &'static str)>>,
     running: Mutex<HashMap<JobId, RunningJob>>,
     pub(crate) engine: Engine,
@@ -106,6 +112,10 @@ impl ValidatorBackend for TestBackend {
         })
     }
 
+    fn room_changes(&self) -> watch::Receiver<()> {
+        self.0.room.subscribe()
+    }
+
     fn end_job(&self, job: JobId, why: &'static str, _is_closed: bool) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.0.ended.lock().unwrap().push((job, why));
@@ -121,6 +131,8 @@ impl Subnet {
             fates: Mutex::default(),
             open: watch::Sender::new(true),
             begun: AtomicUsize::new(0),
+            lifetimes: Mutex::default(),
+            room: watch::Sender::default(),
             ended: Mutex::default(),
             running: Mutex::default(),
             engine: Engine::new(tasks),
@@ -139,6 +151,20 @@ impl Subnet {
                 fates.remove(0)
             }
         };
+        self.lifetimes.lock().unwrap().push(order.lifetime);
+        if let JobFate::NoRoom(shorter_by) = fate {
+            let shorter_by = (shorter_by > 0).then(|| Duration::from_secs(shorter_by));
+            let news = JobNews::Ended {
+                why: "all executors are at work".to_owned(),
+                at_work: Vec::new(),
+                no_room: Some(NoRoom {
+                    shorter_by,
+                    expected: None,
+                }),
+            };
+            order.news.send(news).await.unwrap();
+            return;
+        }
         if fate == JobFate::Fails {
             order.news.send(ended("no miner took it")).await.unwrap();
             return;
@@ -171,6 +197,7 @@ impl Subnet {
             | JobFate::Unsigned
             | JobFate::HidesProofs
             | JobFate::FailsFirst(_)
+            | JobFate::NoRoom(_)
             | JobFate::Fails => 0,
         };
         let clock: SharedClock = Arc::new(SkewedClock(Arc::clone(&self.clock), ahead));
@@ -358,5 +385,6 @@ fn ended(why: &str) -> JobNews {
     JobNews::Ended {
         why: why.to_owned(),
         at_work: Vec::new(),
+        no_room: None,
     }
 }

@@ -1,5 +1,7 @@
 //! The events that a pool takes and the effects that it asks for.
 
+use std::time::Duration;
+
 use muster_openai::OpenAiError;
 use muster_protocol::{Digest, Timestamp};
 
@@ -20,6 +22,8 @@ pub enum Event {
         request: RequestNumber,
         /// The client's pseudonym; clients take turns by it.
         user: Digest,
+        /// How long it waits before it is refused.
+        patience: Duration,
     },
     /// A request has arrived that only this session may serve. It gets the next free place there.
     ArrivedFor {
@@ -44,6 +48,19 @@ pub enum Event {
     Ready(SessionNumber, Timestamp),
     /// The session cannot be started or cannot seal; the reason, for clients and logs.
     Unusable(SessionNumber, String),
+    /// No executor was free for the session, which says nothing about it: the requests go on waiting.
+    NoRoom {
+        /// The session that did not start.
+        session: SessionNumber,
+        /// The reason, for clients and logs.
+        why: String,
+        /// When an executor is likely to be free, if that is known.
+        expected: Option<Timestamp>,
+    },
+    /// An executor is free for a shorter session than this one: it is started anew at once.
+    TooLong(SessionNumber),
+    /// An executor may have become free.
+    Room,
     /// The session's job has ended.
     Died(SessionNumber),
     /// A health check of the session has passed (`true`) or failed.
@@ -79,6 +96,8 @@ pub enum Effect {
 pub enum CloseReason {
     /// It did not start, or cannot seal.
     Unusable,
+    /// No executor was free for it.
+    NoRoom,
     /// It failed too many health checks one after another.
     Unhealthy,
     /// Its job ended, although the gateway had not closed it.
@@ -98,6 +117,7 @@ impl CloseReason {
     pub const fn text(self) -> &'static str {
         match self {
             Self::Unusable => "it cannot be used",
+            Self::NoRoom => "no executor was free for it",
             Self::Unhealthy => "it does not answer health checks",
             Self::JobOver => "its job is over",
             Self::Idle => "nobody used it",
@@ -112,7 +132,7 @@ impl CloseReason {
     pub const fn is_session_fault(self) -> bool {
         match self {
             Self::Unusable | Self::Unhealthy | Self::JobOver => true,
-            Self::Idle | Self::Drained | Self::Expired | Self::GatewayStopping => false,
+            Self::NoRoom | Self::Idle | Self::Drained | Self::Expired | Self::GatewayStopping => false,
         }
     }
 }
@@ -128,6 +148,9 @@ impl Event {
             | Self::Failed(..)
             | Self::Ready(..)
             | Self::Unusable(..)
+            | Self::NoRoom { .. }
+            | Self::TooLong(_)
+            | Self::Room
             | Self::Died(_)
             | Self::Health(..)
             | Self::Hold(..)
@@ -149,6 +172,9 @@ impl Event {
             | Self::Failed(..)
             | Self::Ready(..)
             | Self::Unusable(..)
+            | Self::NoRoom { .. }
+            | Self::TooLong(_)
+            | Self::Room
             | Self::Health(..)
             | Self::Hold(..)
             | Self::Drain(_)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_protocol::Timestamp;
 
-use super::{CloseReason, Effect, Limits, RequestNumber, SessionNumber, SessionPool, earlier};
+use super::{CloseReason, Effect, Limits, NoRoomSince, RequestNumber, SessionNumber, SessionPool, earlier};
 
 /// A session that was drained on request is followed by another one after this multiple of the pause after a failed
 /// start. Its container ends meanwhile, and whatever wants its executor leases it.
@@ -13,10 +13,18 @@ const DRAIN_PAUSE: u32 = 8;
 /// The doublings of the pause between starts stop here.
 const MAX_DOUBLINGS: u32 = 5;
 
+/// The doublings of the pause between starts that find no executor stop here.
+const MAX_ROOM_DOUBLINGS: u32 = 3;
+
+/// Once an executor may be free, the pause is this part of the one after a failed start.
+const ROOM_SHARE: u32 = 8;
+
 /// A session that was asked for and is not closed.
 #[derive(Clone, Debug)]
 pub(super) struct PooledSession {
     pub(super) phase: SessionPhase,
+    /// When its start began.
+    pub(super) begun: Timestamp,
     /// Requests that it serves.
     pub(super) active: BTreeSet<RequestNumber>,
     /// When a request was last assigned to it or left it.
@@ -50,7 +58,9 @@ impl SessionPool {
             SessionPhase::Starting => {
                 session.phase = SessionPhase::Live { until };
                 session.used = now;
+                self.starts.note(now.since(session.begun));
                 self.failures = 0;
+                self.no_room = None;
                 self.not_before = None;
                 self.last_failure.clear();
             }
@@ -80,6 +90,55 @@ impl SessionPool {
         if self.failures >= self.limits.max_tries.max(1) && !others_may_serve {
             let error = self.unavailable(&format!("no session could be started: {}", self.last_failure));
             self.refuse_all_waiting(&error, effects);
+        }
+    }
+
+    /// No executor was free for a session. That says nothing about its service, so the requests wait, and a session is
+    /// tried again after a pause, or once an executor may be free.
+    pub(super) fn drop_without_room(
+        &mut self,
+        number: SessionNumber,
+        (why, expected): (String, Option<Timestamp>),
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        if !self.drop_starting(number, effects) {
+            return;
+        }
+        let times = self.no_room.map_or(0, |earlier| earlier.times).saturating_add(1);
+        let doublings = times.saturating_sub(1).min(MAX_ROOM_DOUBLINGS);
+        let pause = now.plus(self.limits.backoff.saturating_mul(1 << doublings));
+        self.not_before = Some(self.not_before.map_or(pause, |at| at.max(pause)));
+        self.no_room = Some(NoRoomSince {
+            at: now,
+            times,
+            expected,
+        });
+        self.last_failure = why;
+    }
+
+    /// The session is started anew, shorter.
+    pub(super) fn drop_too_long(&mut self, number: SessionNumber, effects: &mut Vec<Effect>) {
+        self.drop_starting(number, effects);
+    }
+
+    /// Drops a session that has not started for want of an executor; `false` if there is none of this number.
+    fn drop_starting(&mut self, number: SessionNumber, effects: &mut Vec<Effect>) -> bool {
+        let session = self.sessions.get(&number);
+        let is_starting = session.is_some_and(|session| session.phase == SessionPhase::Starting);
+        if is_starting {
+            self.sessions.remove(&number);
+            effects.push(Effect::Close(number, CloseReason::NoRoom));
+        }
+        is_starting
+    }
+
+    /// An executor may be free: a session that found none is tried again soon. The least pause keeps a decline that is
+    /// taken for room from being followed by the next one at once.
+    pub(super) fn note_room(&mut self, now: Timestamp) {
+        if let (Some(no_room), Some(_)) = (self.no_room, self.not_before) {
+            let least = no_room.at.plus(self.limits.backoff / ROOM_SHARE);
+            self.not_before = Some(least.max(now));
         }
     }
 
@@ -247,6 +306,7 @@ impl SessionPool {
             number,
             PooledSession {
                 phase: SessionPhase::Starting,
+                begun: now,
                 active: BTreeSet::new(),
                 used: now,
                 held_until: now,

@@ -1,20 +1,23 @@
 //! The pool's requests: how they wait, are assigned, fail and end.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use muster_openai::OpenAiError;
 use muster_protocol::{Digest, Timestamp};
 
-use super::{Effect, RequestNumber, SessionNumber, SessionPool};
+use super::{Effect, RequestNumber, SessionNumber, SessionPool, WaitingPlace};
 use crate::queue::QueueFull;
 
 /// A request that has not ended.
 #[derive(Clone, Debug)]
 pub(super) struct PooledRequest {
-    user: Digest,
+    pub(super) user: Digest,
     /// The session that alone may serve it; `None` if any may.
     only: Option<SessionNumber>,
     pub(super) position: RequestPosition,
+    /// How long it waits before it is refused.
+    pub(super) patience: Duration,
     /// Sessions that it was assigned to until now.
     tries: u32,
     arrived: Timestamp,
@@ -27,6 +30,7 @@ pub(super) enum RequestPosition {
     },
     Assigned {
         session: SessionNumber,
+        since: Timestamp,
         /// The first byte of its answer has left.
         has_begun: bool,
     },
@@ -36,7 +40,7 @@ impl SessionPool {
     pub(super) fn add_request(
         &mut self,
         request: RequestNumber,
-        user: Digest,
+        (user, patience): (Digest, Duration),
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
@@ -69,6 +73,7 @@ impl SessionPool {
                 user,
                 only: None,
                 position: RequestPosition::Waiting { since: now },
+                patience,
                 tries: 0,
                 arrived: now,
             },
@@ -99,6 +104,7 @@ impl SessionPool {
                 user,
                 only: Some(session),
                 position: RequestPosition::Waiting { since: now },
+                patience: self.limits.max_wait,
                 // No other session may serve it.
                 tries: self.limits.max_tries,
                 arrived: now,
@@ -129,6 +135,7 @@ impl SessionPool {
                     session.active.insert(request);
                     known.position = RequestPosition::Assigned {
                         session: number,
+                        since: now,
                         has_begun: false,
                     };
                     effects.push(Effect::Route(request, number));
@@ -142,6 +149,14 @@ impl SessionPool {
         let Some(known) = self.requests.remove(&request) else {
             return;
         };
+        if let RequestPosition::Assigned {
+            since,
+            has_begun: true,
+            ..
+        } = known.position
+        {
+            self.answers.note(now.since(since));
+        }
         match known.position {
             RequestPosition::Waiting { .. } => self.leave_queue(&known, request),
             RequestPosition::Assigned { session, .. } if known.only.is_some() => {
@@ -171,7 +186,9 @@ impl SessionPool {
     ) {
         match self.requests.get_mut(&request).map(|known| &mut known.position) {
             None => {}
-            Some(RequestPosition::Assigned { session, has_begun }) if *session == from => {
+            Some(RequestPosition::Assigned {
+                session, has_begun, ..
+            }) if *session == from => {
                 *has_begun = true;
                 if let Some(session) = self.sessions.get_mut(&from) {
                     session.failed = None;
@@ -228,16 +245,16 @@ impl SessionPool {
     /// Refuses the requests that have waited too long, and all that wait once the pool is stopping.
     pub(super) fn refuse_overdue(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let is_overdue = |request: &PooledRequest| match request.position {
-            RequestPosition::Waiting { since } => self.is_stopping || now >= since.plus(self.limits.max_wait),
+            RequestPosition::Waiting { since } => self.is_stopping || now >= since.plus(request.patience),
             RequestPosition::Assigned { .. } => false,
         };
         let overdue: Vec<_> = self
             .requests
             .iter()
             .filter(|(_, request)| is_overdue(request))
-            .map(|(number, request)| (*number, request.clone()))
+            .map(|(number, request)| (*number, request.clone(), self.waiting_place(*number, now)))
             .collect();
-        for (request, known) in overdue {
+        for (request, known, place) in overdue {
             self.leave_queue(&known, request);
             self.requests.remove(&request);
             let arrived = known.arrived;
@@ -253,12 +270,33 @@ impl SessionPool {
                 )
             };
             let error = match known.only {
-                None => self.unavailable(&reason),
+                None => self.unavailable_at(&reason, place.filter(|_| !self.is_stopping)),
                 Some(_) => OpenAiError::QueueFull {
                     message: reason,
                     retry_after: self.limits.backoff,
                 },
             };
+            effects.push(Effect::Refuse(request, error));
+        }
+    }
+
+    /// Refuses a request that has just arrived and is not likely to be served before its patience ends.
+    pub(super) fn refuse_hopeless(
+        &mut self,
+        request: RequestNumber,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(place) = self.waiting_place(request, now) else {
+            return;
+        };
+        let patience = self.requests.get(&request).map(|known| known.patience);
+        if !place.is_measured() || place.expected <= patience {
+            return;
+        }
+        if let Some(known) = self.requests.remove(&request) {
+            self.leave_queue(&known, request);
+            let error = self.unavailable_at("every session of this model is at work", Some(place));
             effects.push(Effect::Refuse(request, error));
         }
     }
@@ -286,6 +324,7 @@ impl SessionPool {
             known.tries = known.tries.saturating_add(1);
             known.position = RequestPosition::Assigned {
                 session: *number,
+                since: now,
                 has_begun: false,
             };
             effects.push(Effect::Route(request, *number));
@@ -303,6 +342,17 @@ impl SessionPool {
         OpenAiError::Unavailable {
             message: reason.to_owned(),
             retry_after: self.limits.backoff,
+        }
+    }
+
+    /// A refusal that names the place of the request, and after which time a further try may go better.
+    fn unavailable_at(&self, reason: &str, place: Option<WaitingPlace>) -> OpenAiError {
+        let Some(place) = place else {
+            return self.unavailable(reason);
+        };
+        OpenAiError::Unavailable {
+            message: format!("{reason}; this request had {place}"),
+            retry_after: place.expected.unwrap_or_default().max(self.limits.backoff),
         }
     }
 

@@ -40,6 +40,9 @@ enum PoolStep {
     Break(usize),
     Ready(usize, i64),
     Unusable(usize),
+    NoRoom(usize, Option<i64>),
+    TooLong(usize),
+    Room,
     Die(usize),
     Health(usize, bool),
     Drain(usize),
@@ -57,6 +60,10 @@ fn moves() -> impl Strategy<Value = PoolStep> {
         1 => which.clone().prop_map(PoolStep::Break),
         4 => (which.clone(), 40_i64..400).prop_map(|(session, lives)| PoolStep::Ready(session, lives)),
         1 => which.clone().prop_map(PoolStep::Unusable),
+        1 => (which.clone(), proptest::option::of(0_i64..400))
+            .prop_map(|(session, expected)| PoolStep::NoRoom(session, expected)),
+        1 => which.clone().prop_map(PoolStep::TooLong),
+        1 => Just(PoolStep::Room),
         1 => which.clone().prop_map(PoolStep::Die),
         1 => which.clone().prop_map(PoolStep::Drain),
         1 => (which, any::<bool>()).prop_map(|(session, well)| PoolStep::Health(session, well)),
@@ -90,6 +97,7 @@ impl PoolModel {
                 Some(Event::Arrived {
                     request,
                     user: user(*from),
+                    patience: LIMITS.max_wait,
                 })
             }
             PoolStep::AskOne(from, index) => {
@@ -147,6 +155,13 @@ impl PoolModel {
                 Some(Event::Ready(session, at(*now + lives)))
             }
             PoolStep::Unusable(index) => Some(Event::Unusable(self.session(*index)?, "no".to_owned())),
+            PoolStep::NoRoom(index, expected) => Some(Event::NoRoom {
+                session: self.session(*index)?,
+                why: "all are at work".to_owned(),
+                expected: expected.map(|seconds| at(*now + seconds)),
+            }),
+            PoolStep::TooLong(index) => Some(Event::TooLong(self.session(*index)?)),
+            PoolStep::Room => Some(Event::Room),
             PoolStep::Die(index) => {
                 let session = self.session(*index)?;
                 self.open.remove(&session);

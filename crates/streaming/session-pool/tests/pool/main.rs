@@ -38,6 +38,7 @@ pub(crate) fn arrived(request: u64, from: u8) -> Event {
     Event::Arrived {
         request: RequestNumber(request),
         user: user(from),
+        patience: LIMITS.max_wait,
     }
 }
 

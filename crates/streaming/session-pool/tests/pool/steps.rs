@@ -2,7 +2,9 @@
 
 use muster_openai::OpenAiError;
 use muster_session_pool::pool::PoolCounts;
-use muster_session_pool::{CloseReason, Effect, Event, Limits, RequestNumber, SessionNumber, SessionPool};
+use muster_session_pool::{
+    CloseReason, Effect, Event, Limits, RequestNumber, SessionNumber, SessionPool, WaitingFor, WaitingPlace,
+};
 
 use crate::{LIMITS, arrived, at, route, user};
 
@@ -268,7 +270,10 @@ fn patience_ends_and_so_does_everything() {
     let [Effect::Refuse(RequestNumber(1), refusal)] = effects.as_slice() else {
         panic!("{effects:?}")
     };
-    assert_eq!(refusal.to_string(), "no session had a place for it within 60 s");
+    assert_eq!(
+        refusal.to_string(),
+        "no session had a place for it within 60 s; this request had place 1 of the waiting list while the model starts"
+    );
     pool.apply(arrived(2, 1), at(61));
     let effects = pool.apply(Event::Stop, at(62));
     assert!(matches!(
@@ -347,4 +352,140 @@ fn a_session_rests_after_a_failure_and_others_come_first_until_an_answer_begins_
         [route(4, 0)],
         "it has answered, so the load decides again"
     );
+}
+
+/// No executor is free for a session; one is likely to be at this second.
+fn no_room(session: u64, expected: Option<i64>) -> Event {
+    Event::NoRoom {
+        session: SessionNumber(session),
+        why: "all executors are at work".to_owned(),
+        expected: expected.map(at),
+    }
+}
+
+#[test]
+fn requests_wait_for_an_executor_as_long_as_their_patience_and_are_served_once_one_is_free() {
+    let mut pool = SessionPool::new(LIMITS);
+    let closed = |number| Effect::Close(SessionNumber(number), CloseReason::NoRoom);
+    let started = |number| Effect::Start(SessionNumber(number));
+    pool.apply(arrived(1, 1), at(0));
+    // However often no executor is free: that says nothing about the model.
+    let mut now = 0;
+    for (number, pause) in [(0, 4), (1, 8), (2, 16)] {
+        assert_eq!(pool.apply(no_room(number, None), at(now)), [closed(number)]);
+        assert_eq!(pool.wake(at(now)), Some(at(now + pause)), "attempt {number}");
+        now += pause;
+        assert_eq!(pool.apply(Event::Tick, at(now)), [started(number + 1)]);
+    }
+    assert_eq!(pool.apply(no_room(3, None), at(now)), [closed(3)]);
+    // A decline that is taken for room is not followed by the next one at once.
+    assert_eq!(pool.apply(Event::Room, at(now)), []);
+    assert_eq!(pool.wake(at(now)), Some(at(now).plus(LIMITS.backoff / 8)));
+    now += 1;
+    assert_eq!(
+        pool.apply(Event::Room, at(now)),
+        [started(4)],
+        "an executor is free"
+    );
+    assert_eq!(
+        pool.apply(Event::Ready(SessionNumber(4), at(10_000)), at(now)),
+        [route(1, 4)]
+    );
+    // Once a session has started, the pauses are short again.
+    pool.apply(Event::Served(RequestNumber(1), SessionNumber(4)), at(now));
+    pool.apply(Event::Died(SessionNumber(4)), at(now));
+    pool.apply(arrived(2, 1), at(now));
+    pool.apply(no_room(5, None), at(now));
+    assert_eq!(pool.wake(at(now)), Some(at(now + 4)));
+    let patience = LIMITS.max_wait.as_secs();
+    let effects = pool.apply(Event::Tick, at(now).plus(LIMITS.max_wait));
+    let Some(Effect::Refuse(_, OpenAiError::Unavailable { message, .. })) = effects.first() else {
+        panic!("{effects:?}")
+    };
+    assert!(
+        message.contains(&format!("within {patience} s: all executors are at work"))
+            && message.contains("place 1 of the waiting list"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_session_that_is_too_long_is_started_anew_at_once() {
+    let mut pool = SessionPool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    assert_eq!(
+        pool.apply(Event::TooLong(SessionNumber(0)), at(0)),
+        [
+            Effect::Close(SessionNumber(0), CloseReason::NoRoom),
+            Effect::Start(SessionNumber(1))
+        ]
+    );
+}
+
+#[test]
+fn a_request_that_waits_knows_its_place_and_how_long_it_is_likely_to_wait() {
+    let limits = Limits {
+        max: 1,
+        per_session: 1,
+        queue: 100,
+        queue_of_one: 100,
+        ..LIMITS
+    };
+    let mut pool = SessionPool::new(limits);
+    let place = |pool: &SessionPool, request, now| pool.waiting_place(RequestNumber(request), at(now));
+    let waits = |place, waits_for, seconds: Option<u64>| {
+        Some(WaitingPlace {
+            place,
+            waits_for,
+            expected: seconds.map(std::time::Duration::from_secs),
+        })
+    };
+    for request in 1..=3 {
+        pool.apply(arrived(request, 1), at(0));
+    }
+    assert_eq!(
+        place(&pool, 1, 0),
+        waits(1, WaitingFor::Start, None),
+        "nothing is known yet"
+    );
+    pool.apply(no_room(0, Some(9)), at(0));
+    assert_eq!(place(&pool, 1, 2), waits(1, WaitingFor::Executor, Some(7)));
+    assert_eq!(
+        place(&pool, 2, 2),
+        waits(2, WaitingFor::Executor, None),
+        "no answer has ended"
+    );
+    pool.apply(Event::Tick, at(4));
+    pool.apply(Event::Ready(SessionNumber(1), at(10_000)), at(10));
+    assert_eq!(place(&pool, 1, 10), None, "it is served");
+    assert_eq!(place(&pool, 2, 10), waits(1, WaitingFor::Place, None));
+    pool.apply(Event::FirstByte(RequestNumber(1), SessionNumber(1)), at(12));
+    pool.apply(Event::Served(RequestNumber(1), SessionNumber(1)), at(30));
+    // An answer takes 20 s.
+    assert_eq!(place(&pool, 3, 30), waits(1, WaitingFor::Place, Some(20)));
+    // A request that would wait longer than its patience is refused at once, with its place.
+    let hopeless = Event::Arrived {
+        request: RequestNumber(4),
+        user: user(1),
+        patience: std::time::Duration::from_secs(39),
+    };
+    let effects = pool.apply(hopeless, at(30));
+    let [Effect::Refuse(_, OpenAiError::Unavailable { message, retry_after })] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert!(
+        message.contains("place 2 of the waiting list, about 40 s"),
+        "{message}"
+    );
+    assert_eq!(retry_after.as_secs(), 40);
+    let patient = Event::Arrived {
+        request: RequestNumber(5),
+        user: user(1),
+        patience: std::time::Duration::from_secs(40),
+    };
+    assert_eq!(pool.apply(patient, at(30)), []);
+    // The next start is as long as the last one, of which a part has passed. The second request lost its session.
+    pool.apply(Event::Died(SessionNumber(1)), at(31));
+    assert_eq!(place(&pool, 2, 33), waits(1, WaitingFor::Start, Some(4)));
+    assert_eq!(place(&pool, 3, 33), waits(2, WaitingFor::Start, Some(24)));
 }
