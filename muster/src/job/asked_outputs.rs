@@ -3,15 +3,17 @@
 use indexmap::IndexMap;
 use muster_client::Client;
 use muster_client::files::file_of;
-use muster_protocol::Feature;
 use muster_protocol::relative_path::check_relative_path;
 use muster_protocol::rest::CreateFile;
 use muster_protocol::upload::{FilePut, FileUpload, OutputKind, PARTIAL_HEADER, PARTIAL_KEEP, WHOLE_OUTPUT};
+use muster_protocol::{ErrorCode, Feature};
 
+use super::local_place::{Coming, PlaceError, is_there};
 use super::run::{name_of, no_store};
+use super::saved_outputs::SaveTo;
 use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
-use crate::job_inputs;
+use crate::job_inputs::{self, path_below};
 
 /// Where an output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,15 +27,19 @@ pub(super) struct AskedOutput {
 }
 
 impl AskedOutput {
-    /// Reads `PATH`, `FOLDER/` or `.`, each with `=URL` or without.
+    /// Reads `PATH`, `FOLDER/` or `.`, each with `=URL` or without. The path may begin with `./` or `/output/`.
     pub(super) fn read(text: &str) -> Result<Self> {
         let (path, url) = match text.split_once('=') {
             Some((path, url)) => (path, Some(url)),
             None => (text, None),
         };
-        let (path, is_folder) = match path.strip_suffix('/') {
-            Some(folder) => (folder, true),
-            None => (path, path == WHOLE_OUTPUT),
+        let (path, is_folder) = match path_below("/output", path) {
+            "" if !path.is_empty() => (WHOLE_OUTPUT, true),
+            WHOLE_OUTPUT => (WHOLE_OUTPUT, true),
+            below => match below.strip_suffix('/') {
+                Some(folder) => (folder, true),
+                None => (below, false),
+            },
         };
         if path != WHOLE_OUTPUT
             && let Err(reason) = check_relative_path(path)
@@ -57,8 +63,12 @@ impl AskedOutput {
 
     /// Whether an upload of the job brings this output back. One with a place of the user's own goes there alone.
     pub(super) fn comes_back_as(&self, upload: &FileUpload) -> bool {
-        let in_store = self.url.as_deref().is_none_or(|own| file_of(own).is_some());
-        in_store && upload.relative_path() == self.path
+        self.comes_here() && upload.relative_path() == self.path
+    }
+
+    /// Whether it is written to this machine at the job's end.
+    fn comes_here(&self) -> bool {
+        self.url.as_deref().is_none_or(|own| file_of(own).is_some())
     }
 
     /// The kinds of which one upload each is made; [`None`] for ComputeHorde's form.
@@ -71,6 +81,30 @@ impl AskedOutput {
             (true, false, None) => &[Some(OutputKind::File), Some(OutputKind::Folder)],
         }
     }
+}
+
+/// Finds what the user has at the places of outputs that come here, so that no job runs to be refused at its end. A
+/// folder that is there is no fault: only the job knows the names in it.
+pub(super) fn check_places(outputs: &[AskedOutput], to: SaveTo<'_>) -> Result<()> {
+    for output in outputs.iter().filter(|output| output.comes_here()) {
+        let coming = match output.is_folder {
+            true => Coming::Folder,
+            false => Coming::Either,
+        };
+        match is_there(&to.folder.join(&output.path), coming, to.overwrite) {
+            Ok(_) => {}
+            Err(PlaceError::Taken(places)) => {
+                let reason = anyhow::anyhow!(
+                    "{places}, where the output {:?} is to be written; nothing runs. Move it, name another folder with \
+                     --save, or let the output replace it with --force",
+                    output.path
+                );
+                return Err(Failure::new(ErrorCode::PlaceTaken, reason));
+            }
+            Err(error @ PlaceError::Io { .. }) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Makes a place for each output that has none. Only a place that is used later counts towards an account's bytes.
@@ -131,6 +165,7 @@ fn stored_name(path: &str, kind: Option<OutputKind>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::local_place::Overwrite;
     use super::*;
 
     fn read(text: &str) -> (String, bool, Option<String>) {
@@ -143,7 +178,14 @@ mod tests {
         assert_eq!(read("a/b.bin"), ("a/b.bin".to_owned(), false, None));
         assert_eq!(read("results/"), ("results".to_owned(), true, None));
         assert_eq!(read("."), (".".to_owned(), true, None));
-        assert_eq!(read("./"), (".".to_owned(), true, None));
+        for whole in ["./", "/output", "/output/", "/output/."] {
+            assert_eq!(read(whole), (".".to_owned(), true, None), "{whole}");
+        }
+        for one in ["./a/b.bin", "/output/a/b.bin", "././a/b.bin", "/output/./a/b.bin"] {
+            assert_eq!(read(one), ("a/b.bin".to_owned(), false, None), "{one}");
+        }
+        assert_eq!(read("/output/results/"), ("results".to_owned(), true, None));
+        assert_eq!(read("output/a"), ("output/a".to_owned(), false, None));
         let url = "https://host/b?x=1".to_owned();
         assert_eq!(
             read("b.bin=https://host/b?x=1"),
@@ -159,7 +201,9 @@ mod tests {
             "/b",
             "../b",
             "a//b",
-            "./a",
+            "/outputs/a",
+            "//output/a",
+            "a/./b",
             "a/../b",
             "a\\b",
             "b//",
@@ -187,6 +231,32 @@ mod tests {
         assert!(!comes_back("a/b", ".git/hooks/pre-commit"));
         assert!(!comes_back("a/", "a/b") && !comes_back("a", "."));
         assert!(!comes_back("a=https://host/a", "a"));
+    }
+
+    #[test]
+    fn a_file_at_the_place_of_an_output_is_found_before_the_job_is_made() {
+        let here = tempfile::tempdir().unwrap();
+        std::fs::write(here.path().join("a.csv"), "mine").unwrap();
+        std::fs::create_dir(here.path().join("folder")).unwrap();
+        let check = |asked: &str, overwrite| {
+            let to = SaveTo {
+                folder: here.path(),
+                overwrite,
+            };
+            check_places(&[AskedOutput::read(asked).unwrap()], to)
+        };
+        let (never, forced) = (Overwrite::Never, Overwrite::Forced);
+        for free in ["b.csv", "folder", "folder/", ".", "a.csv=https://host/a"] {
+            check(free, never).unwrap();
+        }
+        for taken in ["a.csv", "./a.csv", "a.csv/"] {
+            let refused = check(taken, never).unwrap_err().to_string();
+            assert!(
+                refused.contains("a.csv is here already") && refused.contains("--force"),
+                "{refused}"
+            );
+            check(taken, forced).unwrap();
+        }
     }
 
     #[test]
