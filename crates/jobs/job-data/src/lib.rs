@@ -11,6 +11,7 @@ pub mod artifacts;
 mod download;
 mod download_file;
 pub mod error;
+mod found_outputs;
 mod glob;
 mod huggingface;
 mod huggingface_json;
@@ -43,6 +44,7 @@ mod zip_output;
 
 pub use download::TransferProgress;
 pub use error::{HttpError, UploadError, VolumeError};
+pub use found_outputs::FoundOutputs;
 pub use notification::{NotificationError, Notifications};
 pub use retry::Pace;
 pub use settings::Settings;

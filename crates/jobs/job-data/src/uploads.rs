@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::download::TransferProgress;
 use crate::error::{HttpError, UploadError};
+use crate::found_outputs::FoundOutputs;
 use crate::job_url::Target;
 use crate::linked_path::{LinkedEntry, open_linked};
 use crate::multipart_form::build_form;
@@ -430,7 +431,7 @@ impl OpeningOutput {
     fn open(&self, source: UploadSource) -> Result<Option<OpenOutput>, UploadError> {
         match source {
             UploadSource::File(path) => {
-                let (file, len) = open_regular(&self.folder, &path, &self.key, self.limit)?;
+                let (file, len) = self.open_regular(&path)?;
                 Ok(Some(OpenOutput {
                     file,
                     len,
@@ -459,6 +460,30 @@ impl OpeningOutput {
         }
     }
 
+    /// Opens a regular file to which no link leads.
+    fn open_regular(&self, path: &Path) -> Result<(File, u64), UploadError> {
+        match self.folder.file(path).map_err(UploadError::Disk)? {
+            FolderEntry::File(_, len) if len > self.limit => Err(UploadError::TooLarge {
+                name: shown(&self.key),
+                limit: self.limit,
+            }),
+            FolderEntry::File(file, len) => Ok((file, len)),
+            FolderEntry::Nothing => Err(self.missing()),
+            FolderEntry::Other => Err(refused(
+                &self.key,
+                "is not a regular file that can be read; links are not followed",
+            )),
+        }
+    }
+
+    /// The job did not leave this output.
+    fn missing(&self) -> UploadError {
+        UploadError::Missing {
+            name: shown(&self.key),
+            found: FoundOutputs::read(&self.folder, &self.unpacked),
+        }
+    }
+
     fn open_file(&self, path: &Path, has_alternative: bool) -> Result<Option<OpenOutput>, UploadError> {
         match open_linked(&self.folder, path).map_err(UploadError::Disk)? {
             LinkedEntry::File(_, len) if len > self.limit => Err(UploadError::TooLarge {
@@ -472,9 +497,7 @@ impl OpeningOutput {
             })),
             LinkedEntry::Folder(_) if has_alternative => Ok(None),
             LinkedEntry::Folder(_) => Err(refused(&self.key, "is a folder; ask for it as a folder")),
-            LinkedEntry::Nothing => Err(UploadError::Missing {
-                name: shown(&self.key),
-            }),
+            LinkedEntry::Nothing => Err(self.missing()),
             LinkedEntry::Other => Err(refused(
                 &self.key,
                 "is no file and no folder that can be read, or a link that leads out of /output",
@@ -525,11 +548,7 @@ impl OpeningOutput {
                 )?;
                 (into, packed)
             }
-            Some(LinkedEntry::Nothing) => {
-                return Err(UploadError::Missing {
-                    name: shown(&self.key),
-                });
-            }
+            Some(LinkedEntry::Nothing) => return Err(self.missing()),
             Some(LinkedEntry::Other) => {
                 return Err(refused(
                     &self.key,
@@ -585,21 +604,6 @@ async fn send_one(
     }
     let answer = send(http, &request).await.map_err(failed)?;
     Ok(DoneUpload { answer, notice })
-}
-
-fn open_regular(folder: &Folder, path: &Path, key: &str, limit: u64) -> Result<(File, u64), UploadError> {
-    match folder.file(path).map_err(UploadError::Disk)? {
-        FolderEntry::File(_, len) if len > limit => Err(UploadError::TooLarge {
-            name: shown(key),
-            limit,
-        }),
-        FolderEntry::File(file, len) => Ok((file, len)),
-        FolderEntry::Nothing => Err(UploadError::Missing { name: shown(key) }),
-        FolderEntry::Other => Err(refused(
-            key,
-            "is not a regular file that can be read; links are not followed",
-        )),
-    }
 }
 
 fn refused(name: &str, reason: &'static str) -> UploadError {
