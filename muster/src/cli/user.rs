@@ -136,7 +136,9 @@ pub(crate) struct JobRun {
     #[arg(long = "input", short = 'i', value_name = "PATH=FILE|FOLDER|URL")]
     pub(crate) inputs: Vec<String>,
     /// An output: a file or a folder under /output (`.` is all of it), fetched here at the job's end, or put to a URL
-    /// (FOLDER/ as tar). No file of yours is overwritten without --force. Repeatable.
+    /// (FOLDER/ as tar). Repeatable.
+    ///
+    /// '*.csv' is all files that match, 1,000 at most. No file of yours is overwritten without --force.
     #[arg(long = "output", short = 'o', value_name = "PATH[=URL]")]
     pub(crate) outputs: Vec<String>,
     /// An environment variable. Repeatable.
@@ -162,8 +164,12 @@ pub(crate) struct JobRun {
     /// A URL that the facilitator tells the job's end: a signed POST (see `muster webhook`).
     #[arg(long, value_name = "URL")]
     pub(crate) webhook: Option<String>,
-    /// Folder in the container whose small files come back inside the result: 1,000 of less than 1,000,000 bytes each,
-    /// and by default 8 MiB together (`artifacts.max_total_mib` of the executor). Standard error names those left out.
+    /// Folder in the container whose small files come back inside the result.
+    ///
+    /// At most 1,000 of less than 1,000,000 bytes each, by default 8 MiB together (`artifacts.max_total_mib` of the
+    /// executor).
+    ///
+    /// Standard error names those that were left out.
     #[arg(long, default_value = "/artifacts", value_name = "FOLDER")]
     pub(crate) artifacts: String,
     /// The folder for outputs and artifacts. Outputs go to the current folder by default, artifacts nowhere.

@@ -5,7 +5,9 @@ use muster_client::Client;
 use muster_client::files::file_of;
 use muster_protocol::relative_path::check_relative_path;
 use muster_protocol::rest::CreateFile;
-use muster_protocol::upload::{FilePut, FileUpload, OutputKind, PARTIAL_HEADER, PARTIAL_KEEP, WHOLE_OUTPUT};
+use muster_protocol::upload::{
+    FilePut, FileUpload, OutputKind, PARTIAL_HEADER, PARTIAL_KEEP, WHOLE_OUTPUT, is_pattern,
+};
 use muster_protocol::{ErrorCode, Feature};
 
 use super::local_place::{Coming, PlaceError, is_there};
@@ -15,30 +17,41 @@ use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
 use crate::job_inputs::{self, path_below};
 
+/// The form in which the user asks for an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AskedForm {
+    /// It is a file or a folder.
+    Either,
+    Folder,
+    /// It is all files that match the path.
+    Pattern,
+}
+
 /// Where an output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AskedOutput {
     /// Under `/output`; [`WHOLE_OUTPUT`] for all of it.
     path: String,
-    /// Whether the user says that it is a folder.
-    is_folder: bool,
+    form: AskedForm,
     /// The user's own place; the facilitator's store if there is none.
     url: Option<String>,
 }
 
 impl AskedOutput {
-    /// Reads `PATH`, `FOLDER/` or `.`, each with `=URL` or without. The path may begin with `./` or `/output/`.
+    /// Reads `PATH`, `FOLDER/`, `.` or a pattern such as `*.csv`, each with `=URL` or without. The path may
+    /// begin with `./` or `/output/`.
     pub(super) fn read(text: &str) -> Result<Self> {
         let (path, url) = match text.split_once('=') {
             Some((path, url)) => (path, Some(url)),
             None => (text, None),
         };
-        let (path, is_folder) = match path_below("/output", path) {
-            "" if !path.is_empty() => (WHOLE_OUTPUT, true),
-            WHOLE_OUTPUT => (WHOLE_OUTPUT, true),
+        let (path, form) = match path_below("/output", path) {
+            "" if !path.is_empty() => (WHOLE_OUTPUT, AskedForm::Folder),
+            WHOLE_OUTPUT => (WHOLE_OUTPUT, AskedForm::Folder),
             below => match below.strip_suffix('/') {
-                Some(folder) => (folder, true),
-                None => (below, false),
+                Some(folder) => (folder, AskedForm::Folder),
+                None if is_pattern(below) => (below, AskedForm::Pattern),
+                None => (below, AskedForm::Either),
             },
         };
         if path != WHOLE_OUTPUT
@@ -56,7 +69,7 @@ impl AskedOutput {
         }
         Ok(Self {
             path: path.to_owned(),
-            is_folder,
+            form,
             url: url.map(str::to_owned),
         })
     }
@@ -73,12 +86,13 @@ impl AskedOutput {
 
     /// The kinds of which one upload each is made; [`None`] for ComputeHorde's form.
     fn kinds(&self, knows_folders: bool) -> &'static [Option<OutputKind>] {
-        match (knows_folders, self.is_folder, &self.url) {
-            (false, _, _) => &[None],
-            (true, true, _) => &[Some(OutputKind::Folder)],
+        match (knows_folders, self.form, &self.url) {
+            (_, AskedForm::Pattern, _) => &[Some(OutputKind::Matching)],
+            (false, AskedForm::Folder | AskedForm::Either, _) => &[None],
+            (true, AskedForm::Folder, _) => &[Some(OutputKind::Folder)],
             // One URL takes one of the two.
-            (true, false, Some(_)) => &[Some(OutputKind::File)],
-            (true, false, None) => &[Some(OutputKind::File), Some(OutputKind::Folder)],
+            (true, AskedForm::Either, Some(_)) => &[Some(OutputKind::File)],
+            (true, AskedForm::Either, None) => &[Some(OutputKind::File), Some(OutputKind::Folder)],
         }
     }
 }
@@ -87,9 +101,11 @@ impl AskedOutput {
 /// folder that is there is no fault: only the job knows the names in it.
 pub(super) fn check_places(outputs: &[AskedOutput], to: SaveTo<'_>) -> Result<()> {
     for output in outputs.iter().filter(|output| output.comes_here()) {
-        let coming = match output.is_folder {
-            true => Coming::Folder,
-            false => Coming::Either,
+        let coming = match output.form {
+            AskedForm::Folder => Coming::Folder,
+            AskedForm::Either => Coming::Either,
+            // Only the job knows the names.
+            AskedForm::Pattern => continue,
         };
         match is_there(&to.folder.join(&output.path), coming, to.overwrite) {
             Ok(_) => {}
@@ -114,7 +130,16 @@ pub(super) async fn make_places(client: &Client, outputs: &[AskedOutput]) -> Res
     }
     let known = client.features().await.map_err(client_failure)?;
     let knows_folders = known.has(Feature::Folders);
-    if let Some(folder) = outputs.iter().find(|output| output.is_folder && !knows_folders) {
+    let find = |form| outputs.iter().find(|output| output.form == form);
+    let pattern = find(AskedForm::Pattern).filter(|_| !known.has(Feature::OutputPatterns));
+    if let Some(pattern) = pattern {
+        return Err(Failure::usage(format_args!(
+            "this facilitator does not know outputs that are named by a pattern, such as {:?}: name the files, or their \
+             folder",
+            pattern.path
+        )));
+    }
+    if let Some(folder) = find(AskedForm::Folder).filter(|_| !knows_folders) {
         return Err(Failure::usage(format_args!(
             "this facilitator does not know outputs that are folders, such as {:?}: name the files, or have the program \
              pack them into one",
@@ -157,6 +182,7 @@ async fn upload_of(client: &Client, output: &AskedOutput, kind: Option<OutputKin
 /// The name of an output in the store. A folder lies there as an archive.
 fn stored_name(path: &str, kind: Option<OutputKind>) -> String {
     match kind {
+        Some(OutputKind::Matching) => "output.tar".to_owned(),
         Some(OutputKind::Folder) if path == WHOLE_OUTPUT => "output.tar".to_owned(),
         Some(OutputKind::Folder) => format!("{}.tar", name_of(path)),
         Some(OutputKind::File) | None => name_of(path),
@@ -169,8 +195,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> (String, bool, Option<String>) {
-        let AskedOutput { path, is_folder, url } = AskedOutput::read(text).unwrap();
-        (path, is_folder, url)
+        let AskedOutput { path, form, url } = AskedOutput::read(text).unwrap();
+        (path, form == AskedForm::Folder, url)
     }
 
     #[test]
@@ -269,6 +295,11 @@ mod tests {
         assert_eq!(kinds("a=http://h/", true), [file]);
         assert_eq!(kinds("a/=http://h/", true), [folder]);
         assert_eq!(kinds("a", false), [None]);
+        for pattern in ["*.csv", "./run?/*", "/output/*.csv=http://h/"] {
+            assert_eq!(kinds(pattern, true), [Some(OutputKind::Matching)], "{pattern}");
+        }
+        assert_eq!(kinds("a[1]", true), [file, folder], "a name as it is");
+        assert_eq!(stored_name("*.csv", Some(OutputKind::Matching)), "output.tar");
         assert_eq!(stored_name("x/results", folder), "results.tar");
         assert_eq!(stored_name(".", folder), "output.tar");
     }

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use muster_client::files::{USUAL_FILE, file_of};
 use muster_client::output_tree::{permissions_here, unpack_tree};
 use muster_client::{Client, ClientError};
+use muster_job_data::matches_path;
 use muster_process::error::Causes;
 use muster_protocol::ErrorCode;
 use muster_protocol::relative_path::check_relative_path;
@@ -167,7 +168,7 @@ async fn save_output(
     if !is_whole && let Err(reason) = check_relative_path(path) {
         anyhow::bail!("the path {path:?} {reason}");
     }
-    if output.upload.is_folder() {
+    if output.upload.is_folder() || output.upload.is_pattern() {
         return save_folder(client, output, file, to, live).await;
     }
     let place = folder.join(path);
@@ -184,7 +185,7 @@ async fn save_output(
     Ok(vec![saved(path, &place, fetched.bytes, placed)])
 }
 
-/// Fetches a folder's archive and puts what is in it at its place.
+/// Fetches the archive of a folder or of the files of a pattern, and puts what is in it at its place.
 async fn save_folder(
     client: &Client,
     output: &StoredOutput<'_>,
@@ -194,8 +195,9 @@ async fn save_folder(
 ) -> anyhow::Result<Vec<Saved>> {
     let SaveTo { folder, overwrite } = to;
     let path = output.path;
-    let is_whole = path == WHOLE_OUTPUT;
-    let (place, name) = match is_whole {
+    let is_pattern = output.upload.is_pattern();
+    let holds_entries = path == WHOLE_OUTPUT || is_pattern;
+    let (place, name) = match holds_entries {
         true => (folder.to_owned(), "output"),
         false => (folder.join(path), path),
     };
@@ -223,11 +225,30 @@ async fn save_folder(
         }
     };
     std::fs::remove_file(&archive).with_context(|| format!("cannot remove {}", archive.display()))?;
-    if !is_whole {
+    if is_pattern {
+        check_matches(&tree, Path::new(""), path)?;
+    }
+    if !holds_entries {
         let placed = put_at(&tree, &place, overwrite)?;
         return Ok(vec![saved(path, &place, bytes, placed)]);
     }
     put_entries(&tree, folder, overwrite)
+}
+
+/// Checks that all files of an archive were asked for: another party made it.
+fn check_matches(tree: &Path, below: &Path, pattern: &str) -> anyhow::Result<()> {
+    let folder = tree.join(below);
+    let listed = || format!("cannot list {}", folder.display());
+    for entry in std::fs::read_dir(&folder).with_context(listed)? {
+        let entry = entry.with_context(listed)?;
+        let path = below.join(entry.file_name());
+        if entry.file_type().with_context(listed)?.is_dir() {
+            check_matches(tree, &path, pattern)?;
+        } else if !path.to_str().is_some_and(|path| matches_path(pattern, path)) {
+            anyhow::bail!("its archive holds {path:?}, which does not match; the miner is at fault");
+        }
+    }
+    Ok(())
 }
 
 /// Puts each entry of `tree` into `folder`.
@@ -335,5 +356,24 @@ pub(crate) fn print_saved(live: &LiveDisplay, saved: &[Saved]) {
             to.display(),
             print::size(*bytes)
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_with_a_file_that_no_pattern_asked_for_is_refused() {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(tree.path().join("run1")).unwrap();
+        std::fs::write(tree.path().join("run1/a.csv"), "").unwrap();
+        let check = |pattern| check_matches(tree.path(), Path::new(""), pattern);
+        check("*/*.csv").unwrap();
+        assert!(check("*.csv").is_err());
+        std::fs::create_dir_all(tree.path().join(".git")).unwrap();
+        std::fs::write(tree.path().join(".git/config"), "").unwrap();
+        let refused = check("*/*.csv").unwrap_err().to_string();
+        assert!(refused.contains(".git/config"), "{refused}");
     }
 }

@@ -28,7 +28,7 @@ use crate::pinned_request::PinnedClient;
 use crate::retry::Pace;
 use crate::safe_names::shown;
 use crate::settings::Settings;
-use crate::tar_output::{PackedTree, pack_file, pack_tree};
+use crate::tar_output::{PackedTree, pack_file, pack_matching, pack_tree};
 use crate::upload_one::{UploadProgress, UploadRequest, UploadTally, send, signed_headers};
 use crate::upload_record::{DoneUpload, UploadId, UploadRecord};
 use crate::upload_reports::format_results;
@@ -85,6 +85,8 @@ enum UploadSource {
     /// A file, also behind links that stay inside. It is skipped if there is an alternative and nothing at the path but
     /// a folder.
     LinkedFile { path: PathBuf, has_alternative: bool },
+    /// The files that match a pattern.
+    Matching(String),
     /// A folder with all that it holds. It is skipped if there is an alternative and no folder at the path.
     Tree { path: PathBuf, has_alternative: bool },
 }
@@ -301,7 +303,7 @@ impl Uploader {
                 // A file with an upload of its own is not packed into the archive.
                 let own = plans.iter().filter_map(|plan| match &plan.what {
                     UploadSource::File(path) | UploadSource::LinkedFile { path, .. } => Some(path.clone()),
-                    UploadSource::Folder(_) | UploadSource::Tree { .. } => None,
+                    UploadSource::Folder(_) | UploadSource::Tree { .. } | UploadSource::Matching(_) => None,
                 });
                 let rest = UploadSource::Folder(own.collect());
                 match &multi.system_output {
@@ -344,6 +346,7 @@ impl Uploader {
                 path: plain,
                 has_alternative,
             },
+            Some(OutputKind::Matching) => UploadSource::Matching(path.clone()),
         };
         self.plan(path, url, headers.as_ref(), form, what)
     }
@@ -457,7 +460,20 @@ impl OpeningOutput {
                 path,
                 has_alternative,
             } => self.pack(&path, has_alternative),
+            UploadSource::Matching(pattern) => self.pack_matching(&pattern).map(Some),
         }
+    }
+
+    fn pack_matching(&self, pattern: &str) -> Result<OpenOutput, UploadError> {
+        let file = tempfile::tempfile_in(&self.scratch).map_err(UploadError::Disk)?;
+        let tree = self.tree(&self.folder, Path::new(""));
+        let packed = pack_matching(&tree, pattern, &file, &self.called_off)?;
+        let packed = packed.ok_or_else(|| self.missing())?;
+        Ok(OpenOutput {
+            file,
+            len: packed.len,
+            notice: packed.notice,
+        })
     }
 
     /// Opens a regular file to which no link leads.
@@ -618,6 +634,7 @@ fn file_name(plan: &UploadPlan) -> String {
     match &plan.what {
         UploadSource::Folder(_) => WHOLE.to_owned(),
         UploadSource::File(path) | UploadSource::LinkedFile { path, .. } => last_name(path),
+        UploadSource::Matching(_) => "output.tar".to_owned(),
         UploadSource::Tree { path, .. } if path.as_os_str().is_empty() => "output.tar".to_owned(),
         UploadSource::Tree { path, .. } => format!("{}.tar", last_name(path)),
     }
