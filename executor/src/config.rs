@@ -12,7 +12,7 @@ use muster_containers::image_settings::ImageSettings;
 use muster_containers::sandbox::{Root, RunAs};
 use muster_containers::sized_disk;
 use muster_job_data::Settings;
-use muster_process::config::{Problem, RoleConfig};
+use muster_process::config::{ConfigFolder, Problem, RoleConfig};
 use muster_process::private_folder;
 use muster_protocol::{ExecutorClass, ImageId};
 use serde::Deserialize;
@@ -198,6 +198,16 @@ impl Config {
 
 impl RoleConfig for Config {
     const COMMENTED_DEFAULT: &'static str = include_str!("config/default.toml");
+
+    // The other paths must be absolute.
+    fn place_paths(&mut self, folder: &mut ConfigFolder) {
+        for path in &mut self.images.preload {
+            folder.place(path);
+        }
+        folder.place(&mut self.images.docker_config);
+        folder.place_state("standing.membership", &mut self.persistent.membership);
+        folder.place(&mut self.persistent.warm.holder);
+    }
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = self.limits.problems("limits");

@@ -6,6 +6,7 @@
 
 mod connection;
 mod gauges;
+mod presence;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use self::connection::PersistentExecutor;
+pub use self::presence::is_running;
 use crate::config::Config;
 use crate::context::ProcessContext;
 use crate::engine_cache::EngineCache;
@@ -107,6 +109,7 @@ pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
     let membership = membership
         .await
         .map_err(|error| Error::MinerLost(error.to_string()))??;
+    let _presence = presence::show(&config);
     if let Err(error) = crate::reap(&config, clock.now()).await {
         // The first lease tries again, and reports what is wrong with the engine.
         tracing::warn!(error = %Causes(&error), "containers of dead executors were not removed");

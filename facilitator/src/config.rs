@@ -7,7 +7,7 @@ use std::time::Duration;
 use muster_chain::Netuid;
 use muster_http::addresses::AddressRules;
 use muster_http::server::HttpSettings;
-use muster_process::config::{Problem, RoleConfig};
+use muster_process::config::{ConfigFolder, Problem, RoleConfig};
 use muster_protocol::{UserKey, ValidatorKey};
 use serde::Deserialize;
 
@@ -234,6 +234,12 @@ impl AuthConfig {
 
 impl RoleConfig for Config {
     const COMMENTED_DEFAULT: &'static str = include_str!("commented_default.toml");
+
+    fn place_paths(&mut self, folder: &mut ConfigFolder) {
+        self.ready_file.iter_mut().for_each(|path| folder.place(path));
+        folder.place_state_url("store", "sqlite", &mut self.store);
+        folder.place_state_url("files.store", "file", &mut self.files.store);
+    }
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = Vec::new();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use muster_http::addresses::AddressRules;
 use muster_http::server::HttpSettings;
 use muster_identity::wallet::WalletPath;
-use muster_process::config::{Problem, RoleConfig};
+use muster_process::config::{ConfigFolder, Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, Hotkey, Netuid, ValidatorKey};
 use muster_store::retention::{Keep, PaceSettings};
 use serde::Deserialize;
@@ -517,6 +517,24 @@ impl Default for ExecutorConfig {
 
 impl RoleConfig for Config {
     const COMMENTED_DEFAULT: &'static str = include_str!("config/commented_default.toml");
+
+    fn place_paths(&mut self, folder: &mut ConfigFolder) {
+        self.ready_file.iter_mut().for_each(|path| folder.place(path));
+        folder.place_state_url("store", "sqlite", &mut self.store);
+        folder.place(&mut self.receipts_dir);
+        folder.place(&mut self.drain_file);
+        folder.place(&mut self.wallet.root);
+        folder.place_state("executor.provisioned", &mut self.executor.provisioned);
+        folder.place_state("standing.roll", &mut self.persistent.roll);
+        folder.place_state("operator.token", &mut self.operator.token);
+        folder.place_state("tls.certificate", &mut self.tls.certificate);
+        for pool in &mut self.executor.pools {
+            folder.place(&mut pool.slurm.bin);
+            folder.place(&mut pool.slurm.conf);
+            folder.place(&mut pool.kubernetes.kubeconfig);
+            folder.place(&mut pool.kubernetes.template);
+        }
+    }
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = self.http.problems("http");

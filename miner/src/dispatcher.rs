@@ -514,10 +514,13 @@ impl Peers {
                     job.muster = None;
                 }
             }
-            if let Some(upload) = &mut job.output_upload
-                && !executor.features.has(Feature::Folders)
-            {
-                upload.forget_kinds();
+            if let Some(upload) = &mut job.output_upload {
+                if !executor.features.has(Feature::Folders) {
+                    upload.forget_kinds();
+                }
+                if !executor.features.has(Feature::OutputPatterns) {
+                    upload.forget_patterns();
+                }
             }
         }
         if let MinerToExecutor::V0InitialJobRequest(offer) = &mut message {

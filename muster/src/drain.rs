@@ -10,18 +10,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use muster_executor::persistent::is_running;
 use muster_process::SharedClock;
 use muster_terminal::print;
 use serde::Deserialize;
 
 use crate::cli::{Drain, MinerDrain};
 use crate::failure::{Failure, Result};
-use crate::role_config::read_config;
+use crate::role_config::{ensure_store, read_config};
 
 /// How often the running process is asked.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How long an executor may take to notice the file.
-const NOTICE: Duration = Duration::from_secs(60);
 
 /// The part of a miner's `/health` that is read.
 #[derive(Debug, Deserialize)]
@@ -36,6 +35,13 @@ struct MinerHealth {
 pub(crate) async fn miner(asked: &MinerDrain, clock: &SharedClock) -> Result<ExitCode> {
     let MinerDrain { host, drain: asked } = asked;
     let config: muster_miner::Config = read_config(asked.config.as_deref())?;
+    ensure_store(&config.store)?;
+    if !asked.undo {
+        // A wish that nobody hears would only surprise the next process.
+        ask_health(&config).await.context(
+            "nothing was changed: start the miner, or name the configuration with which it runs with --config",
+        )?;
+    }
     if let Some(host) = host {
         return drain_host(&config, host, asked.undo);
     }
@@ -43,20 +49,11 @@ pub(crate) async fn miner(asked: &MinerDrain, clock: &SharedClock) -> Result<Exi
         return undo(&config.drain_file, "the miner");
     }
     make(&config.drain_file)?;
-    let url = format!(
-        "http://{}/health",
-        muster_process::listen::local_address(config.bind)
-    );
     let mut told = None;
     loop {
-        let answer = reqwest::get(&url)
+        let health = ask_health(&config)
             .await
-            .and_then(reqwest::Response::error_for_status)
-            .with_context(|| format!("no miner answers at {url}; it will take no jobs when it is started"))?;
-        let health: MinerHealth = answer
-            .json()
-            .await
-            .with_context(|| format!("{url} is not a miner's health"))?;
+            .context("the miner ended before it was empty, and takes no jobs when it is started again")?;
         if health.draining && health.open_leases == 0 {
             print::raw("the miner is empty; it takes jobs again after `muster miner drain --undo`\n");
             return Ok(ExitCode::SUCCESS);
@@ -67,6 +64,17 @@ pub(crate) async fn miner(asked: &MinerDrain, clock: &SharedClock) -> Result<Exi
         }
         clock.sleep(ASK_EVERY).await;
     }
+}
+
+async fn ask_health(config: &muster_miner::Config) -> anyhow::Result<MinerHealth> {
+    let address = muster_process::listen::local_address(config.bind);
+    let url = format!("http://{address}/health");
+    let answer = reqwest::get(&url)
+        .await
+        .and_then(reqwest::Response::error_for_status)
+        .with_context(|| format!("no miner answers at {address}, its `bind`"))?;
+    let health = answer.json().await;
+    health.with_context(|| format!("{url} is not a miner's health"))
 }
 
 /// Lets a miner start nothing on a host, or again. Its jobs there are not waited for.
@@ -97,6 +105,14 @@ pub(crate) async fn executor(asked: &Drain, clock: &SharedClock) -> Result<ExitC
     if asked.undo {
         return undo(&wish, "the executor");
     }
+    let membership = config.persistent.membership.display();
+    let is_running = || is_running(&config).with_context(|| format!("cannot read {membership}"));
+    if !is_running()? {
+        return Err(Failure::from(anyhow::anyhow!(
+            "no persistent executor runs by the membership {membership}; nothing was changed: start it, or name the \
+             configuration with which it runs with --config"
+        )));
+    }
     let status = config.drained_file();
     let stale = fs::remove_file(&status);
     if let Err(error) = stale
@@ -107,7 +123,6 @@ pub(crate) async fn executor(asked: &Drain, clock: &SharedClock) -> Result<ExitC
         ));
     }
     make(&wish)?;
-    let since = clock.now();
     let mut told = None;
     loop {
         let jobs = fs::read_to_string(&status)
@@ -120,13 +135,12 @@ pub(crate) async fn executor(asked: &Drain, clock: &SharedClock) -> Result<ExitC
                 );
                 return Ok(ExitCode::SUCCESS);
             }
-            Some(_) => {}
-            None if clock.now().since(since) > NOTICE => {
+            Some(_) | None if is_running()? => {}
+            Some(_) | None => {
                 return Err(Failure::from(anyhow::anyhow!(
-                    "no persistent executor of this configuration runs; it will take no jobs when it is started"
+                    "the executor ended before it was empty, and takes no jobs when it is started again"
                 )));
             }
-            None => {}
         }
         if jobs.is_some() && told != jobs {
             told = jobs;

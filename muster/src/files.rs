@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use muster_client::files::USUAL_FILE;
 use muster_process::SharedClock;
+use muster_protocol::ErrorCode;
 use muster_protocol::rest::FileView;
 use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::print;
@@ -14,7 +15,7 @@ use crate::cli::Files;
 use crate::cli::user::{FileId, FilesGet, FilesLs, FilesPut};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::job::local_place::{put_at, scratch_in};
+use crate::job::local_place::{Coming, Overwrite, PlaceError, Placed, is_there, put_fetched};
 
 const PAGE: u32 = 100;
 
@@ -145,29 +146,37 @@ async fn get(args: FilesGet, clock: SharedClock) -> Result {
         .or(own)
         .ok_or_else(|| Failure::usage("the file's name is no name here: say where to write it with --to"))?;
     let live = LiveDisplay::new(clock.now(), args.json);
-    let scratch = scratch_in(to.parent().unwrap_or(Path::new(".")))?;
-    let fetched = scratch.path().join("file");
-    let bytes = client
-        .fetch_file(&file, &fetched, live.transfer(&file.name))
-        .await
-        .map_err(client_failure)?;
-    let earlier = put_at(&fetched, &to).with_context(|| format!("cannot write {}", to.display()))?;
+    let overwrite = Overwrite::by(args.force);
+    let (bytes, placed) = if is_there(&to, Coming::File(&file), overwrite).map_err(not_placed)? {
+        (file.size.unwrap_or_default(), Placed::Unchanged)
+    } else {
+        let fetched = client
+            .fetch_beside(&file, &to, USUAL_FILE, live.transfer(&file.name))
+            .await
+            .map_err(client_failure)?;
+        let placed = put_fetched(&fetched.path, &to, overwrite).map_err(not_placed)?;
+        (fetched.bytes, placed)
+    };
     if args.json {
         print::line(format_args!(
             "{}",
-            json!({"to": to, "bytes": bytes, "sha256": file.sha256, "earlier": earlier})
+            json!({"to": to, "bytes": bytes, "sha256": file.sha256, "placed": placed})
         ));
     } else {
-        live.print_line(&format!("  {} ({})", to.display(), print::size(bytes)));
-        if let Some(earlier) = earlier {
-            live.print_line(&format!(
-                "  the earlier {} is {} now",
-                to.display(),
-                earlier.display()
-            ));
-        }
+        let note = placed.note();
+        live.print_line(&format!("  {} ({}{note})", to.display(), print::size(bytes)));
     }
     Ok(())
+}
+
+fn not_placed(error: PlaceError) -> Failure {
+    match error {
+        PlaceError::Taken(places) => Failure::new(
+            ErrorCode::PlaceTaken,
+            anyhow::anyhow!("{places}: name another place with --to, or replace it with --force"),
+        ),
+        error @ PlaceError::Io { .. } => error.into(),
+    }
 }
 
 async fn rm(args: FileId, clock: SharedClock) -> Result {

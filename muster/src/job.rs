@@ -22,8 +22,9 @@ use muster_terminal::{job_text, print, trace_text};
 use serde_json::json;
 
 use self::exit_code::{EXIT_INTERRUPTED, exit_code};
+use self::local_place::Overwrite;
 use self::printed_output::print_rest;
-use self::saved_outputs::{print_saved, save_artifacts, save_outputs};
+use self::saved_outputs::{SaveTo, print_saved, save_artifacts, save_outputs};
 use crate::cli::Job;
 use crate::cli::user::{JobGet, JobLogs, JobLs, JobReport, JobShow, JobState, JobTraced};
 use crate::facilitator_access::{self, client_failure};
@@ -260,8 +261,12 @@ async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
         .into());
     }
     let live = LiveDisplay::new(view.created_at, args.json);
-    let mut fetched = save_outputs(&client, &view, |_| true, &args.save, &live).await;
-    fetched.add(save_artifacts(&view, &args.save));
+    let to = SaveTo {
+        folder: &args.save,
+        overwrite: Overwrite::by(args.force),
+    };
+    let mut fetched = save_outputs(&client, &view, |_| true, to, &live).await;
+    fetched.add(save_artifacts(&view, to));
     let saved = &fetched.saved;
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(saved)?));

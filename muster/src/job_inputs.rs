@@ -89,6 +89,13 @@ impl Named {
                 "an input is PATH=FILE, PATH=FOLDER or PATH=URL, for example data/a.txt=./a.txt, got {text:?}"
             );
         };
+        let path = path_below("/volume", path);
+        let file = PathBuf::from(what);
+        // Of a file, `NAME/` would be another place to some.
+        let path = match path.strip_suffix('/') {
+            Some(folder) if !is_url(what) && file.is_dir() => folder,
+            Some(_) | None => path,
+        };
         if let Err(reason) = check_relative_path(path) {
             bail!("the path of an input is relative to /volume, and {path:?} {reason}");
         }
@@ -97,7 +104,6 @@ impl Named {
             let url = what.to_owned();
             return Ok(Self::Url { path, url });
         }
-        let file = PathBuf::from(what);
         let found = std::fs::metadata(&file).with_context(|| format!("cannot read the input {what}"))?;
         if found.is_dir() {
             let walked = FolderWalk::read(&file, &path)?;
@@ -129,6 +135,20 @@ impl Named {
             Self::File(_) | Self::Url { .. } => &[],
         }
     }
+}
+
+/// A path that the user may have begun with `./`, or with the folder's own path in the container, as a path below that
+/// folder. It is empty for the folder itself.
+pub(crate) fn path_below<'a>(folder: &str, path: &'a str) -> &'a str {
+    let mut below = match path.strip_prefix(folder) {
+        Some("") => "",
+        Some(rest) => rest.strip_prefix('/').unwrap_or(path),
+        None => path,
+    };
+    while let Some(rest) = below.strip_prefix("./") {
+        below = rest;
+    }
+    below
 }
 
 /// Whether a text is an address of the web.
@@ -246,6 +266,32 @@ mod tests {
             "a=/dev/null",
         ] {
             assert!(Named::read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_input_may_be_named_as_a_shell_or_the_container_would() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.txt");
+        std::fs::write(&file, "x").unwrap();
+        let read = |path: &str, what: &Path| match Named::read(&format!("{path}={}", what.display())) {
+            Ok(Named::File(Input { path, .. }) | Named::Folder { path, .. } | Named::Url { path, .. }) => {
+                path
+            }
+            Err(error) => error.to_string(),
+        };
+        for path in ["./data/a.txt", "/volume/data/a.txt", "/volume/./data/a.txt"] {
+            assert_eq!(read(path, &file), "data/a.txt", "{path}");
+        }
+        for path in ["data/", "./data/", "/volume/data/"] {
+            assert_eq!(read(path, dir.path()), "data", "{path}");
+        }
+        for (path, what) in [
+            ("data/", file.as_path()),
+            ("/volume", dir.path()),
+            ("./", dir.path()),
+        ] {
+            assert!(read(path, what).contains("relative to /volume"), "{path}");
         }
     }
 

@@ -26,3 +26,27 @@ pub(crate) fn read_config<T: RoleConfig>(path: Option<&Path>) -> Result<T> {
     };
     read.map_err(|error| Failure::coded(error.code(), error))
 }
+
+/// Fails where a role's store is missing, so that no command of its operator makes one elsewhere.
+pub(crate) fn ensure_store(url: &str) -> Result {
+    muster_store::check_existing(url).map_err(|error| Failure::coded(error.code(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_missing_is_named_and_not_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("miner.toml");
+        std::fs::write(&config, "").unwrap();
+        let config: muster_miner::Config = read_config(Some(&config)).unwrap();
+        let store = folder.path().join("miner.db");
+        let missing = ensure_store(&config.store).unwrap_err().to_string();
+        assert!(missing.contains(store.to_str().unwrap()), "{missing}");
+        assert!(!store.exists());
+        std::fs::write(&store, "").unwrap();
+        ensure_store(&config.store).unwrap();
+    }
+}

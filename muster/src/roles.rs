@@ -16,7 +16,7 @@ use url::Url;
 use crate::cli::{Executor, ExecutorCommand, LogForm, ManifestEngine, Miner, MinerCommand, Role};
 use crate::drain;
 use crate::failure::{Failure, Result};
-use crate::role_config::{configure, read_config};
+use crate::role_config::{configure, ensure_store, read_config};
 
 /// How long a role may take to end its connections and writes after it was asked to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -60,6 +60,7 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     }
     if let Some(MinerCommand::RotateCertificate(asked)) = command {
         let config: muster_miner::Config = read_config(asked.config.as_deref())?;
+        ensure_store(&config.store)?;
         let digest = muster_miner::certificate::rotate(&config.tls).map_err(unusable)?;
         print::raw(&format!(
             "the new certificate is {digest}; a running miner serves and announces it within seconds, and serves the one \
@@ -69,12 +70,16 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     }
     if let Some(MinerCommand::Evidence(asked)) = command {
         let config: muster_miner::Config = read_config(asked.config())?;
+        ensure_store(&config.store)?;
         print::raw(&asked.answer(&config.store, &config.wallet, clock.now()).await?);
         return Ok(ExitCode::SUCCESS);
     }
     let Some(config) = configure::<muster_miner::Config>(&role.file)? else {
         return Ok(ExitCode::SUCCESS);
     };
+    if args.enroll || args.executors || args.revoke.is_some() {
+        ensure_store(&config.store)?;
+    }
     let roll = ExecutorRegistry::new(&config.persistent.roll);
     if args.enroll {
         return invite(&args, &config, &roll, &clock);

@@ -1,5 +1,6 @@
 //! The validator's configuration file.
 
+mod placed_paths;
 mod trial;
 mod trusted_miner;
 
@@ -16,7 +17,7 @@ use muster_grading_runner::Settings as GradingSettings;
 use muster_http::addresses::AddressRules;
 use muster_http::server::HttpSettings;
 use muster_identity::wallet::WalletPath;
-use muster_process::config::{Problem, RoleConfig};
+use muster_process::config::{ConfigFolder, Problem, RoleConfig};
 use muster_protocol::job::MAX_QUEUE_SECS;
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, UserKey};
 use muster_routing::admission::{AllowedUsers, SignatureAge, UserRules};
@@ -589,6 +590,10 @@ impl TimingConfig {
 
 impl RoleConfig for Config {
     const COMMENTED_DEFAULT: &'static str = include_str!("config/commented_default.toml");
+
+    fn place_paths(&mut self, folder: &mut ConfigFolder) {
+        placed_paths::place(self, folder);
+    }
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = self.http.problems("http");

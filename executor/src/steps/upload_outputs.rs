@@ -4,8 +4,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use muster_job_data::{Uploaded, Uploader};
-use muster_protocol::upload::{MultiUpload, OutputUpload};
+use muster_job_data::{Uploaded, Uploader, has_match};
+use muster_protocol::upload::{MultiUpload, OutputKind, OutputUpload};
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::JobRequest;
 
@@ -37,12 +37,13 @@ pub(crate) async fn upload_outputs(
 pub(crate) fn find_left_outputs(job: &JobRequest, folders: &JobFolders) -> Option<OutputUpload> {
     let mut uploads = job.output_upload.as_ref()?.kept_on_failure();
     // Only a look: what is sent is opened without following links.
-    uploads.retain(|upload| {
-        folders
+    uploads.retain(|upload| match upload.kind() {
+        Some(OutputKind::Matching) => has_match(&folders.output, upload.relative_path()).unwrap_or_default(),
+        Some(OutputKind::File | OutputKind::Folder) | None => folders
             .output
             .join(upload.relative_path())
             .symlink_metadata()
-            .is_ok()
+            .is_ok(),
     });
     let multi = MultiUpload {
         uploads,

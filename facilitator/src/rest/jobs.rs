@@ -270,6 +270,11 @@ impl JobService {
                 "the validator does not know \"folders\", which an output with a kind needs; leave the kinds out, or choose \
                  another validator",
             )),
+            Some(Feature::OutputPatterns) => Err(ApiRejection::field(
+                "uploads",
+                "the validator does not know \"output-patterns\", which an output named by a pattern needs; name the files \
+                 or their folder, or choose another validator",
+            )),
             Some(feature) => Err(ApiRejection::field(
                 "muster",
                 &format!(

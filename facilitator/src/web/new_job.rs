@@ -8,7 +8,9 @@ use indexmap::IndexMap;
 use muster_protocol::relative_path::check_relative_path;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateFile, CreateJob, FilePage, FileView, JobView, SubnetCapacity};
-use muster_protocol::upload::{FilePut, FileUpload, OutputKind, PARTIAL_HEADER, PARTIAL_KEEP, WHOLE_OUTPUT};
+use muster_protocol::upload::{
+    FilePut, FileUpload, OutputKind, PARTIAL_HEADER, PARTIAL_KEEP, WHOLE_OUTPUT, is_pattern,
+};
 use muster_protocol::volume::{SingleFileVolume, VolumePart};
 use muster_protocol::{ExecutorClass, ValidatorKey};
 use muster_web_pages::job_output::stored_file_of;
@@ -274,10 +276,11 @@ async fn inputs_taken_over(api: &SessionApi, job: &str) -> Result<Vec<VolumePart
 }
 
 /// An output that goes to the store, also when the job fails: nobody but the user reads the store. `FOLDER/` is a
-/// folder, and `.` all of them.
+/// folder, `.` all of them, and `*.csv` all files that match.
 async fn output_of(api: &SessionApi, text: &str) -> Result<FileUpload, ApiFailure> {
     let (path, kind) = match text.strip_suffix('/') {
         Some(folder) => (folder, Some(OutputKind::Folder)),
+        None if is_pattern(text) => (text, Some(OutputKind::Matching)),
         None => (text, (text == WHOLE_OUTPUT).then_some(OutputKind::Folder)),
     };
     if path != WHOLE_OUTPUT {
@@ -285,6 +288,7 @@ async fn output_of(api: &SessionApi, text: &str) -> Result<FileUpload, ApiFailur
     }
     let name = match path.rsplit('/').next().unwrap_or(path) {
         WHOLE_OUTPUT => "output",
+        name if is_pattern(name) => "output",
         name => name,
     };
     let place = CreateFile {

@@ -223,6 +223,7 @@ fn outputs(view: &JobView) -> Markup {
                     li {
                         span.mono.break { (plain(path)) } " "
                         @if upload.is_folder() { span.dim { "as a folder (tar) " } }
+                        @if upload.is_pattern() { span.dim { "as an archive (tar) " } }
                         @if let Some(file) = job_output::stored_file(upload) {
                             a href=(format!("/files/{file}/download")) { "Download" }
                         } @else {

@@ -103,8 +103,8 @@ pub(crate) struct JobRun {
     /// The image: a name, a name with a digest, or an image id.
     #[arg(required_unless_present_any = ["image_archive", "spec"], conflicts_with = "image_archive")]
     pub(crate) image: Option<String>,
-    /// A file that describes the whole job. Only --detach, --json, --save and the facilitator's options may stand
-    /// beside it.
+    /// A file that describes the whole job. Only --detach, --json, --save, --force and the facilitator's options may
+    /// stand beside it.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "image", "registry_user", "registry_password_stdin", "image_archive", "inputs", "outputs", "env", "class",
         "timeout", "download_timeout", "upload_timeout", "on_trusted_miner", "image_time_limit", "priority",
@@ -137,6 +137,8 @@ pub(crate) struct JobRun {
     pub(crate) inputs: Vec<String>,
     /// An output: a file or a folder under /output (`.` is all of it), fetched here at the job's end, or put to a URL
     /// (FOLDER/ as tar). Repeatable.
+    ///
+    /// '*.csv' is all files that match, 1,000 at most. No file of yours is overwritten without --force.
     #[arg(long = "output", short = 'o', value_name = "PATH[=URL]")]
     pub(crate) outputs: Vec<String>,
     /// An environment variable. Repeatable.
@@ -163,11 +165,19 @@ pub(crate) struct JobRun {
     #[arg(long, value_name = "URL")]
     pub(crate) webhook: Option<String>,
     /// Folder in the container whose small files come back inside the result.
+    ///
+    /// At most 1,000 of less than 1,000,000 bytes each, by default 8 MiB together (`artifacts.max_total_mib` of the
+    /// executor).
+    ///
+    /// Standard error names those that were left out.
     #[arg(long, default_value = "/artifacts", value_name = "FOLDER")]
     pub(crate) artifacts: String,
     /// The folder for outputs and artifacts. Outputs go to the current folder by default, artifacts nowhere.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) save: Option<PathBuf>,
+    /// Let outputs and artifacts replace files here that have other contents.
+    #[arg(long)]
+    pub(crate) force: bool,
     /// The way in which inputs of this machine travel.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) via: Via,
@@ -311,6 +321,9 @@ pub(crate) struct JobGet {
     /// Where to write outputs and artifacts.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub(crate) save: PathBuf,
+    /// Replace files there that have other contents.
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Print what was written as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -398,6 +411,9 @@ pub(crate) struct FilesGet {
     /// Where to write it; its own name in the current folder by default.
     #[arg(long, value_name = "FILE")]
     pub(crate) to: Option<PathBuf>,
+    /// Replace a file there that has other contents.
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Print what was written as JSON.
     #[arg(long)]
     pub(crate) json: bool,

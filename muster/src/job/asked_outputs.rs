@@ -3,37 +3,56 @@
 use indexmap::IndexMap;
 use muster_client::Client;
 use muster_client::files::file_of;
-use muster_protocol::Feature;
 use muster_protocol::relative_path::check_relative_path;
 use muster_protocol::rest::CreateFile;
-use muster_protocol::upload::{FilePut, FileUpload, OutputKind, PARTIAL_HEADER, PARTIAL_KEEP, WHOLE_OUTPUT};
+use muster_protocol::upload::{
+    FilePut, FileUpload, OutputKind, PARTIAL_HEADER, PARTIAL_KEEP, WHOLE_OUTPUT, is_pattern,
+};
+use muster_protocol::{ErrorCode, Feature};
 
+use super::local_place::{Coming, PlaceError, is_there};
 use super::run::{name_of, no_store};
+use super::saved_outputs::SaveTo;
 use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
-use crate::job_inputs;
+use crate::job_inputs::{self, path_below};
+
+/// The form in which the user asks for an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AskedForm {
+    /// It is a file or a folder.
+    Either,
+    Folder,
+    /// It is all files that match the path.
+    Pattern,
+}
 
 /// Where an output goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AskedOutput {
     /// Under `/output`; [`WHOLE_OUTPUT`] for all of it.
     path: String,
-    /// Whether the user says that it is a folder.
-    is_folder: bool,
+    form: AskedForm,
     /// The user's own place; the facilitator's store if there is none.
     url: Option<String>,
 }
 
 impl AskedOutput {
-    /// Reads `PATH`, `FOLDER/` or `.`, each with `=URL` or without.
+    /// Reads `PATH`, `FOLDER/`, `.` or a pattern such as `*.csv`, each with `=URL` or without. The path may
+    /// begin with `./` or `/output/`.
     pub(super) fn read(text: &str) -> Result<Self> {
         let (path, url) = match text.split_once('=') {
             Some((path, url)) => (path, Some(url)),
             None => (text, None),
         };
-        let (path, is_folder) = match path.strip_suffix('/') {
-            Some(folder) => (folder, true),
-            None => (path, path == WHOLE_OUTPUT),
+        let (path, form) = match path_below("/output", path) {
+            "" if !path.is_empty() => (WHOLE_OUTPUT, AskedForm::Folder),
+            WHOLE_OUTPUT => (WHOLE_OUTPUT, AskedForm::Folder),
+            below => match below.strip_suffix('/') {
+                Some(folder) => (folder, AskedForm::Folder),
+                None if is_pattern(below) => (below, AskedForm::Pattern),
+                None => (below, AskedForm::Either),
+            },
         };
         if path != WHOLE_OUTPUT
             && let Err(reason) = check_relative_path(path)
@@ -50,27 +69,58 @@ impl AskedOutput {
         }
         Ok(Self {
             path: path.to_owned(),
-            is_folder,
+            form,
             url: url.map(str::to_owned),
         })
     }
 
     /// Whether an upload of the job brings this output back. One with a place of the user's own goes there alone.
     pub(super) fn comes_back_as(&self, upload: &FileUpload) -> bool {
-        let in_store = self.url.as_deref().is_none_or(|own| file_of(own).is_some());
-        in_store && upload.relative_path() == self.path
+        self.comes_here() && upload.relative_path() == self.path
+    }
+
+    /// Whether it is written to this machine at the job's end.
+    fn comes_here(&self) -> bool {
+        self.url.as_deref().is_none_or(|own| file_of(own).is_some())
     }
 
     /// The kinds of which one upload each is made; [`None`] for ComputeHorde's form.
     fn kinds(&self, knows_folders: bool) -> &'static [Option<OutputKind>] {
-        match (knows_folders, self.is_folder, &self.url) {
-            (false, _, _) => &[None],
-            (true, true, _) => &[Some(OutputKind::Folder)],
+        match (knows_folders, self.form, &self.url) {
+            (_, AskedForm::Pattern, _) => &[Some(OutputKind::Matching)],
+            (false, AskedForm::Folder | AskedForm::Either, _) => &[None],
+            (true, AskedForm::Folder, _) => &[Some(OutputKind::Folder)],
             // One URL takes one of the two.
-            (true, false, Some(_)) => &[Some(OutputKind::File)],
-            (true, false, None) => &[Some(OutputKind::File), Some(OutputKind::Folder)],
+            (true, AskedForm::Either, Some(_)) => &[Some(OutputKind::File)],
+            (true, AskedForm::Either, None) => &[Some(OutputKind::File), Some(OutputKind::Folder)],
         }
     }
+}
+
+/// Finds what the user has at the places of outputs that come here, so that no job runs to be refused at its end. A
+/// folder that is there is no fault: only the job knows the names in it.
+pub(super) fn check_places(outputs: &[AskedOutput], to: SaveTo<'_>) -> Result<()> {
+    for output in outputs.iter().filter(|output| output.comes_here()) {
+        let coming = match output.form {
+            AskedForm::Folder => Coming::Folder,
+            AskedForm::Either => Coming::Either,
+            // Only the job knows the names.
+            AskedForm::Pattern => continue,
+        };
+        match is_there(&to.folder.join(&output.path), coming, to.overwrite) {
+            Ok(_) => {}
+            Err(PlaceError::Taken(places)) => {
+                let reason = anyhow::anyhow!(
+                    "{places}, where the output {:?} is to be written; nothing runs. Move it, name another folder with \
+                     --save, or let the output replace it with --force",
+                    output.path
+                );
+                return Err(Failure::new(ErrorCode::PlaceTaken, reason));
+            }
+            Err(error @ PlaceError::Io { .. }) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Makes a place for each output that has none. Only a place that is used later counts towards an account's bytes.
@@ -80,7 +130,16 @@ pub(super) async fn make_places(client: &Client, outputs: &[AskedOutput]) -> Res
     }
     let known = client.features().await.map_err(client_failure)?;
     let knows_folders = known.has(Feature::Folders);
-    if let Some(folder) = outputs.iter().find(|output| output.is_folder && !knows_folders) {
+    let find = |form| outputs.iter().find(|output| output.form == form);
+    let pattern = find(AskedForm::Pattern).filter(|_| !known.has(Feature::OutputPatterns));
+    if let Some(pattern) = pattern {
+        return Err(Failure::usage(format_args!(
+            "this facilitator does not know outputs that are named by a pattern, such as {:?}: name the files, or their \
+             folder",
+            pattern.path
+        )));
+    }
+    if let Some(folder) = find(AskedForm::Folder).filter(|_| !knows_folders) {
         return Err(Failure::usage(format_args!(
             "this facilitator does not know outputs that are folders, such as {:?}: name the files, or have the program \
              pack them into one",
@@ -123,6 +182,7 @@ async fn upload_of(client: &Client, output: &AskedOutput, kind: Option<OutputKin
 /// The name of an output in the store. A folder lies there as an archive.
 fn stored_name(path: &str, kind: Option<OutputKind>) -> String {
     match kind {
+        Some(OutputKind::Matching) => "output.tar".to_owned(),
         Some(OutputKind::Folder) if path == WHOLE_OUTPUT => "output.tar".to_owned(),
         Some(OutputKind::Folder) => format!("{}.tar", name_of(path)),
         Some(OutputKind::File) | None => name_of(path),
@@ -131,11 +191,12 @@ fn stored_name(path: &str, kind: Option<OutputKind>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::local_place::Overwrite;
     use super::*;
 
     fn read(text: &str) -> (String, bool, Option<String>) {
-        let AskedOutput { path, is_folder, url } = AskedOutput::read(text).unwrap();
-        (path, is_folder, url)
+        let AskedOutput { path, form, url } = AskedOutput::read(text).unwrap();
+        (path, form == AskedForm::Folder, url)
     }
 
     #[test]
@@ -143,7 +204,14 @@ mod tests {
         assert_eq!(read("a/b.bin"), ("a/b.bin".to_owned(), false, None));
         assert_eq!(read("results/"), ("results".to_owned(), true, None));
         assert_eq!(read("."), (".".to_owned(), true, None));
-        assert_eq!(read("./"), (".".to_owned(), true, None));
+        for whole in ["./", "/output", "/output/", "/output/."] {
+            assert_eq!(read(whole), (".".to_owned(), true, None), "{whole}");
+        }
+        for one in ["./a/b.bin", "/output/a/b.bin", "././a/b.bin", "/output/./a/b.bin"] {
+            assert_eq!(read(one), ("a/b.bin".to_owned(), false, None), "{one}");
+        }
+        assert_eq!(read("/output/results/"), ("results".to_owned(), true, None));
+        assert_eq!(read("output/a"), ("output/a".to_owned(), false, None));
         let url = "https://host/b?x=1".to_owned();
         assert_eq!(
             read("b.bin=https://host/b?x=1"),
@@ -159,7 +227,9 @@ mod tests {
             "/b",
             "../b",
             "a//b",
-            "./a",
+            "/outputs/a",
+            "//output/a",
+            "a/./b",
             "a/../b",
             "a\\b",
             "b//",
@@ -190,6 +260,32 @@ mod tests {
     }
 
     #[test]
+    fn a_file_at_the_place_of_an_output_is_found_before_the_job_is_made() {
+        let here = tempfile::tempdir().unwrap();
+        std::fs::write(here.path().join("a.csv"), "mine").unwrap();
+        std::fs::create_dir(here.path().join("folder")).unwrap();
+        let check = |asked: &str, overwrite| {
+            let to = SaveTo {
+                folder: here.path(),
+                overwrite,
+            };
+            check_places(&[AskedOutput::read(asked).unwrap()], to)
+        };
+        let (never, forced) = (Overwrite::Never, Overwrite::Forced);
+        for free in ["b.csv", "folder", "folder/", ".", "a.csv=https://host/a"] {
+            check(free, never).unwrap();
+        }
+        for taken in ["a.csv", "./a.csv", "a.csv/"] {
+            let refused = check(taken, never).unwrap_err().to_string();
+            assert!(
+                refused.contains("a.csv is here already") && refused.contains("--force"),
+                "{refused}"
+            );
+            check(taken, forced).unwrap();
+        }
+    }
+
+    #[test]
     fn a_name_of_which_nobody_knows_the_kind_has_a_place_for_each() {
         let kinds = |text: &str, knows| AskedOutput::read(text).unwrap().kinds(knows).to_vec();
         let (file, folder) = (Some(OutputKind::File), Some(OutputKind::Folder));
@@ -199,6 +295,11 @@ mod tests {
         assert_eq!(kinds("a=http://h/", true), [file]);
         assert_eq!(kinds("a/=http://h/", true), [folder]);
         assert_eq!(kinds("a", false), [None]);
+        for pattern in ["*.csv", "./run?/*", "/output/*.csv=http://h/"] {
+            assert_eq!(kinds(pattern, true), [Some(OutputKind::Matching)], "{pattern}");
+        }
+        assert_eq!(kinds("a[1]", true), [file, folder], "a name as it is");
+        assert_eq!(stored_name("*.csv", Some(OutputKind::Matching)), "output.tar");
         assert_eq!(stored_name("x/results", folder), "results.tar");
         assert_eq!(stored_name(".", folder), "output.tar");
     }

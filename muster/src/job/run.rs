@@ -25,10 +25,11 @@ use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::print;
 use tokio::task::spawn_blocking;
 
-use super::asked_outputs::{AskedOutput, make_places};
+use super::asked_outputs::{AskedOutput, check_places, make_places};
 use super::exit_code::{EXIT_INTERRUPTED, exit_code};
+use super::local_place::Overwrite;
 use super::printed_output::print_rest;
-use super::saved_outputs::{print_saved, save_artifacts, save_outputs};
+use super::saved_outputs::{SaveTo, print_saved, save_artifacts, save_outputs};
 use crate::cli::user::{JobRun, Via};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
@@ -71,6 +72,9 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
     if let Some(name) = &args.image {
         // Before anything is sent: no executor takes another name.
         name.parse::<ImageName>().map_err(Failure::usage)?;
+    }
+    if !args.detach {
+        check_places(&outputs, save_to(&args))?;
     }
     let login = read_login(&args)?;
     let target = facilitator_access::resolve(&args.access)?;
@@ -115,16 +119,42 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         (Waited::Left, _) => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
     };
     live.clear();
-    let whole = match args.json {
-        true => Ok(()),
-        false => print_rest(&client, &view, &mut live).await,
-    };
-    live.finish(&view);
-    fetch_results(&client, &args, &outputs, &view, &live).await?;
-    if cancelled {
-        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+    match conclude(&client, &args, &outputs, &view, &mut live).await? {
+        Some(whole) if !cancelled => whole.map(|()| exit_code(&view)),
+        Some(_) | None => Ok(ExitCode::from(EXIT_INTERRUPTED)),
     }
-    whole.map(|()| exit_code(&view))
+}
+
+/// Prints the end of a job and fetches its results. The inner value says whether its output was printed whole; it is
+/// [`None`] if Ctrl-C ended this.
+async fn conclude(
+    client: &Client,
+    args: &JobRun,
+    outputs: &[AskedOutput],
+    view: &JobView,
+    live: &mut LiveDisplay,
+) -> Result<Option<Result<()>>> {
+    let concluding = async {
+        let whole = match args.json {
+            true => Ok(()),
+            false => print_rest(client, view, live).await,
+        };
+        live.finish(view);
+        let fetched = fetch_results(client, args, outputs, view, live).await;
+        fetched.map(|()| Some(whole))
+    };
+    tokio::select! {
+        concluded = concluding => concluded,
+        signal = shutdown::wait_for_signal() => {
+            signal?;
+            print::problem(format_args!(
+                "stopped before all results were here; `muster job get {} --save {}` goes on",
+                view.uuid,
+                save_to(args).folder.display()
+            ));
+            Ok(None)
+        }
+    }
 }
 
 /// Fetches the outputs and the artifacts of a job that has ended, and prints where they lie. The facilitator's answer
@@ -136,17 +166,25 @@ async fn fetch_results(
     view: &JobView,
     live: &LiveDisplay,
 ) -> Result<()> {
-    let here = args.save.as_deref().unwrap_or(Path::new("."));
+    let to = save_to(args);
     let is_asked = |upload: &FileUpload| asked.iter().any(|output| output.comes_back_as(upload));
-    let mut fetched = save_outputs(client, view, is_asked, here, live).await;
-    if let Some(folder) = &args.save {
-        fetched.add(save_artifacts(view, folder));
+    let mut fetched = save_outputs(client, view, is_asked, to, live).await;
+    if args.save.is_some() {
+        fetched.add(save_artifacts(view, to));
     }
     print_saved(live, &fetched.saved);
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(view)?));
     }
     fetched.check(view)
+}
+
+/// Where the results of the job go.
+fn save_to(args: &JobRun) -> SaveTo<'_> {
+    SaveTo {
+        folder: args.save.as_deref().unwrap_or(Path::new(".")),
+        overwrite: Overwrite::by(args.force),
+    }
 }
 
 /// Waits for a job's end. The first Ctrl-C cancels it, the second leaves it.
@@ -453,6 +491,19 @@ mod tests {
     fn a_variable_has_a_name() {
         assert_eq!(variable("A=b=c").unwrap(), ("A".to_owned(), "b=c".to_owned()));
         assert!(variable("A").is_err() && variable("=b").is_err());
+    }
+
+    #[test]
+    fn the_help_names_the_bound_on_artifacts_as_it_is() {
+        let command = JobRun::augment_args(clap::Command::new("run"));
+        let mut options = command.get_arguments();
+        let option = options.find(|option| option.get_id() == "artifacts").unwrap();
+        let help = option.get_long_help().unwrap().to_string();
+        let all = muster_executor::Config::default().artifacts.max_total_mib;
+        assert!(
+            help.contains(&format!("{all} MiB together (`artifacts.max_total_mib`")),
+            "{help}"
+        );
     }
 
     /// The three bounds on an image archive fit together, and the option's help names them as they are.

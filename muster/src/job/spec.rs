@@ -30,6 +30,7 @@ pub(super) fn expand(args: JobRun) -> Result<JobRun> {
         detach: args.detach,
         json: args.json,
         save: args.save.or(options.job.save),
+        force: args.force,
         access: args.access,
         ..options.job
     })
@@ -43,9 +44,10 @@ mod tests {
     use super::*;
 
     /// The options that [`expand`] takes from the command line.
-    const BESIDE: [&str; 11] = [
+    const BESIDE: [&str; 12] = [
         "spec",
         "save",
+        "force",
         "detach",
         "json",
         "dir",
@@ -96,7 +98,7 @@ mod tests {
                 "{more:?}"
             );
         }
-        let beside = ["--save", "here", "--detach", "--json", "--hotkey", "h"];
+        let beside = ["--save", "here", "--force", "--detach", "--json", "--hotkey", "h"];
         parse(&beside).unwrap();
     }
 }

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use muster_tests::{Output, muster, run};
+use muster_tests::{Output, free_address, muster, run};
 
 fn call(args: &[&str]) -> Output {
     run(Command::new(muster().unwrap()).args(args)).unwrap()
@@ -49,6 +49,69 @@ fn every_error_of_a_configuration_is_named_before_anything_binds() {
             refused.stderr
         );
     }
+}
+
+#[test]
+fn an_operators_command_makes_no_store_and_names_the_one_that_it_misses() {
+    let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let config = elsewhere.path().join("miner.toml");
+    std::fs::write(&config, "[standing]\nbind = \"127.0.0.1:8093\"\n").unwrap();
+    for args in [
+        &["audits"][..],
+        &["rotate-certificate"],
+        &["drain"],
+        &["drain", "node7"],
+        &["--executors"],
+        &["--enroll"],
+        &["--revoke", "ab"],
+    ] {
+        for (config, folder) in [(None, here.path()), (Some(&config), elsewhere.path())] {
+            let mut command = Command::new(muster().unwrap());
+            command.arg("miner").args(args).current_dir(here.path());
+            if let Some(config) = config {
+                command.arg("--config").arg(config);
+            }
+            let refused = run(&mut command).unwrap();
+            assert_eq!(refused.code, Some(1), "{args:?}: {refused:?}");
+            let store = folder.canonicalize().unwrap().join("miner.db");
+            let named = [store.to_str().unwrap(), "E0052"];
+            assert!(
+                named.iter().all(|word| refused.stderr.contains(word)),
+                "{args:?}: {refused:?}"
+            );
+        }
+    }
+    assert_eq!(std::fs::read_dir(here.path()).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_drain_that_reaches_no_running_role_fails_and_leaves_no_wish() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (bind, work_dir) = (free_address().unwrap(), at("work"));
+    let membership = at("executor-membership.json");
+    std::fs::write(at("miner.toml"), format!("bind = \"{bind}\"\n")).unwrap();
+    std::fs::write(at("miner.db"), "").unwrap();
+    std::fs::write(at("executor.toml"), format!("work_dir = {work_dir:?}\n")).unwrap();
+    let drain = |role: &str, host: &[&str]| {
+        let config = at(&format!("{role}.toml"));
+        let args = [&[role, "drain", "--config", config.to_str().unwrap()], host].concat();
+        let refused = call(&args);
+        assert_eq!(refused.code, Some(1), "{role}: {refused:?}");
+        refused.stderr
+    };
+    for host in [&[][..], &["node7"]] {
+        let told = drain("miner", host);
+        assert!(told.contains(&format!("no miner answers at {bind}")), "{told}");
+    }
+    assert!(!at("miner").exists());
+    let told = drain("executor", &[]);
+    assert!(
+        told.contains(membership.to_str().unwrap()) && told.contains("nothing was changed"),
+        "{told}"
+    );
+    assert!(!work_dir.exists());
 }
 
 #[test]

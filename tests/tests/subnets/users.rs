@@ -82,31 +82,30 @@ pub(crate) fn a_folder_goes_there_and_back_with_modes_links_and_names(subnet: &R
     // A file of the user's by the name of an output.
     std::fs::write(at("last"), "mine").unwrap();
     for via in ["inline", "store"] {
-        let args = [
-            "job",
-            "run",
-            subnet.demo_image(),
-            "--via",
-            via,
-            "--save",
-            via,
-            "--input",
-            "run=run",
-            "--input",
-            "work=work",
-            "--output",
-            "results",
-            "--output",
-            "last",
-            "--output",
-            ".",
-            "--",
-            "probe",
-            "tree",
-        ];
+        let call = |force: &[&str]| {
+            let job = ["job", "run", subnet.demo_image(), "--via", via, "--save", via];
+            let inputs = ["--input", "./run=run", "--input", "work/=work"];
+            let outputs = [
+                "--output",
+                "./results",
+                "--output",
+                "/output/last",
+                "--output",
+                ".",
+            ];
+            let program = ["--", "probe", "tree"];
+            let args = [&job[..], &inputs, &outputs, force, &program].concat();
+            run(command(subnet, &args).current_dir(here.path())).unwrap()
+        };
         std::fs::create_dir(at(via)).unwrap();
         std::fs::copy(at("last"), at(via).join("last")).unwrap();
-        let ran = run(command(subnet, &args).current_dir(here.path())).unwrap();
+        let refused = call(&[]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(
+            refused.stderr.contains("E0051") && refused.stderr.contains("nothing runs"),
+            "{refused:?}"
+        );
+        let ran = call(&["--force"]);
         assert_eq!(ran.code, Some(0), "{ran:?}\n{}", subnet.log("miner"));
         let of = |name: &str| format!("{via}/{name}");
         assert_eq!(mode(&of("results/run")), 0o755);
@@ -125,12 +124,50 @@ pub(crate) fn a_folder_goes_there_and_back_with_modes_links_and_names(subnet: &R
             "latin"
         );
         // Of the three outputs, two have this place: the link by its contents, and then among all of `/output`.
-        assert_eq!(std::fs::read_to_string(at(&of("last.~1~"))).unwrap(), "mine");
-        assert!(ran.stderr.contains("last.~1~"), "{ran:?}");
+        assert!(ran.stderr.contains("replaced what was here"), "{ran:?}");
         assert_eq!(std::fs::read_to_string(at(&of("last"))).unwrap(), "#!/bin/sh\n");
-        assert!(at(&of("results.~1~/run")).is_file());
         assert!(!at(&of("stdout.txt")).exists());
+        let names = || std::fs::read_dir(at(via)).unwrap().count();
+        let before = names();
+        fetched_again_it_is_the_same(subnet, &at(via));
+        assert_eq!(names(), before, "no part and no scratch stays");
     }
+}
+
+/// Fetches the newest job's outputs into the folder that has them, and again where one of them was changed.
+fn fetched_again_it_is_the_same(subnet: &RunningSubnet, folder: &std::path::Path) {
+    let newest = json(&subnet.muster(&["job", "ls", "--limit", "1", "--json"]).unwrap());
+    let id = newest[0]["uuid"].as_str().unwrap().to_owned();
+    let get = |force: &[&str]| {
+        let to = ["job", "get", &id, "--json", "--save", folder.to_str().unwrap()];
+        subnet.muster(&[&to[..], force].concat()).unwrap()
+    };
+    let again = get(&[]);
+    assert_eq!(again.code, Some(0), "{again:?}");
+    let written = json(&again);
+    let written = written.as_array().unwrap();
+    assert!(written.len() > 2, "{written:?}");
+    assert!(
+        written.iter().all(|one| one["placed"] == "unchanged"),
+        "{written:?}"
+    );
+    std::fs::write(folder.join("last"), "mine").unwrap();
+    let kept = get(&[]);
+    assert_eq!(kept.code, Some(1), "{kept:?}");
+    for word in [
+        "E0051",
+        "last is here already, with other contents",
+        "--force",
+        "--save",
+    ] {
+        assert!(kept.stderr.contains(word), "{word}: {kept:?}");
+    }
+    assert_eq!(std::fs::read_to_string(folder.join("last")).unwrap(), "mine");
+    assert_eq!(get(&["--force"]).code, Some(0));
+    assert_eq!(
+        std::fs::read_to_string(folder.join("last")).unwrap(),
+        "#!/bin/sh\n"
+    );
 }
 
 pub(crate) fn a_detached_job_is_listed_followed_and_fetched(subnet: &RunningSubnet) {

@@ -3,6 +3,7 @@
 //! A role's configuration is a struct with `#[serde(default, deny_unknown_fields)]` and a text of commented defaults
 //! that `muster ROLE --print-config` shows. Nothing binds or connects before the whole file is known to be good.
 
+mod config_folder;
 mod problem;
 mod strict;
 
@@ -11,6 +12,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
+pub use config_folder::ConfigFolder;
 pub use problem::{ConfigErrors, Problem};
 
 /// A role's configuration.
@@ -18,11 +20,14 @@ pub trait RoleConfig: DeserializeOwned {
     /// The text of a file with the default of each key and its explanation. A test compares it with `Default`.
     const COMMENTED_DEFAULT: &'static str;
 
+    /// Lets the relative paths of a file count from its folder.
+    fn place_paths(&mut self, folder: &mut ConfigFolder);
+
     /// Problems that types do not exclude: ranges, keys that exclude one another. Empty if there is none.
     fn validate(&self) -> Vec<Problem>;
 }
 
-/// Reads the file at `path`.
+/// Reads the file at `path`. Relative paths in it, and those of its defaults, count from its folder.
 ///
 /// # Errors
 /// Every problem of the file at once, each with its line and key: see [`parse`].
@@ -38,7 +43,7 @@ pub fn load<T: RoleConfig>(path: &Path) -> Result<T, ConfigErrors> {
         };
         ConfigErrors::of_file(name.clone(), Problem::whole(reason))
     })?;
-    parse(&text, &name)
+    parse_in(&text, &name, ConfigFolder::of(path))
 }
 
 /// Reads the text of a file; `name` is its name in errors.
@@ -47,8 +52,16 @@ pub fn load<T: RoleConfig>(path: &Path) -> Result<T, ConfigErrors> {
 /// One problem if it is not TOML. Otherwise all of these together: every unknown key with its path and the most similar
 /// known key, every value of a wrong type, and the findings of [`RoleConfig::validate`] in the rest.
 pub fn parse<T: RoleConfig>(text: &str, name: &str) -> Result<T, ConfigErrors> {
-    let (config, mut problems) = strict::read::<T>(text);
-    if let Some(config) = &config {
+    parse_in(text, name, None)
+}
+
+fn parse_in<T: RoleConfig>(text: &str, name: &str, folder: Option<ConfigFolder>) -> Result<T, ConfigErrors> {
+    let (mut config, mut problems) = strict::read::<T>(text);
+    if let Some(config) = &mut config {
+        if let Some(mut folder) = folder {
+            config.place_paths(&mut folder);
+            problems.extend(folder.into_problems());
+        }
         // A removed key has its default now; a problem of that default would not help the reader.
         let struck: Vec<String> = problems.iter().map(|problem| problem.path.clone()).collect();
         let found = config.validate();
@@ -75,6 +88,7 @@ pub fn commented_default<T: RoleConfig>() -> Result<T, ConfigErrors> {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::path::PathBuf;
 
     use muster_protocol::ErrorCode;
     use serde::Deserialize;
@@ -87,7 +101,7 @@ mod tests {
     struct Sample {
         listen: SocketAddr,
         netuid: u16,
-        wallet: Option<String>,
+        wallet: Option<PathBuf>,
         chain: Chain,
         peers: Vec<Peer>,
     }
@@ -138,6 +152,10 @@ netuid = 1
 url = "ws://127.0.0.1:9944"
 retries = 3
 "#;
+
+        fn place_paths(&mut self, folder: &mut ConfigFolder) {
+            self.wallet.iter_mut().for_each(|path| folder.place(path));
+        }
 
         fn validate(&self) -> Vec<Problem> {
             let mut problems = Vec::new();
@@ -245,5 +263,18 @@ wieght = 1
         assert!(error.to_string().contains("not UTF-8"), "{error}");
         std::fs::write(&path, "netuid = 7").unwrap();
         assert_eq!(load::<Sample>(&path).unwrap().netuid, 7);
+    }
+
+    #[test]
+    fn relative_paths_count_from_the_folder_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("role.toml");
+        std::fs::write(&path, "wallet = \"keys/own\"").unwrap();
+        let wallet = |config: Sample| config.wallet.unwrap();
+        assert_eq!(wallet(load(&path).unwrap()), folder.path().join("keys/own"));
+        assert_eq!(
+            wallet(parse("wallet = \"keys/own\"", "text").unwrap()),
+            PathBuf::from("keys/own")
+        );
     }
 }

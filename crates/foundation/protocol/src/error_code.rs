@@ -100,6 +100,10 @@ error_codes! {
     ImageBroken = "E0036", "E0036.md", "the image cannot be started";
     /// `muster up` was started in a folder in which it runs already.
     SubnetRunsAlready = "E0050", "E0050.md", "a subnet runs in the folder already";
+    /// Something of the user's has the place of a file that was fetched.
+    PlaceTaken = "E0051", "E0051.md", "a file of yours has the place of a result";
+    /// An operator's command found no store where the configuration names it.
+    NoStoreHere = "E0052", "E0052.md", "there is no store where the configuration names it";
 }
 
 impl fmt::Display for ErrorCode {

@@ -64,11 +64,13 @@ pub enum Feature {
     /// `folders`: an output may be a folder or lie behind a link, as its upload's `kind` says, and the listing of
     /// outputs has their modes.
     Folders,
+    /// `output-patterns`: an output may be all files whose paths match a pattern.
+    OutputPatterns,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -88,6 +90,7 @@ impl Feature {
         Self::Output,
         Self::NonFiniteMetrics,
         Self::Folders,
+        Self::OutputPatterns,
     ];
 
     /// The features that this program's roles carry out.
@@ -115,6 +118,7 @@ impl Feature {
             Self::Output => "output",
             Self::NonFiniteMetrics => "non-finite-metrics",
             Self::Folders => "folders",
+            Self::OutputPatterns => "output-patterns",
         }
     }
 
@@ -139,6 +143,7 @@ impl Feature {
             Self::Output => 1 << 16,
             Self::NonFiniteMetrics => 1 << 17,
             Self::Folders => 1 << 18,
+            Self::OutputPatterns => 1 << 19,
         }
     }
 
@@ -272,7 +277,8 @@ mod tests {
             all.to_string(),
             concat!(
                 "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, ",
-                "trace, cross-checks, audits, checkpoints, completion, attempt-urls, output, non-finite-metrics, folders"
+                "trace, cross-checks, audits, checkpoints, completion, attempt-urls, output, non-finite-metrics, folders, ",
+                "output-patterns"
             )
         );
         assert_eq!(
@@ -280,7 +286,7 @@ mod tests {
             concat!(
                 r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","#,
                 r#""metrics","trace","cross-checks","audits","checkpoints","completion","attempt-urls","output","#,
-                r#""non-finite-metrics","folders"]"#
+                r#""non-finite-metrics","folders","output-patterns"]"#
             )
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);

@@ -20,6 +20,16 @@ pub enum StoreError {
         /// The operating system's reason.
         source: std::io::Error,
     },
+    /// There is no SQLite file, and this command makes none.
+    #[error(
+        "there is no store at {path}, and none was made: name the configuration with which the role runs with --config, or \
+         start the role first",
+        path = path.display()
+    )]
+    Missing {
+        /// The whole path of the SQLite file.
+        path: std::path::PathBuf,
+    },
     /// Other users of this machine may use a SQLite file, which holds secrets.
     #[error("other users may use the store {path} (mode {mode:o}), which holds secrets; run `chmod 600` on it and on the files beside it whose names begin the same", path = path.display())]
     Exposed {
@@ -85,6 +95,7 @@ impl StoreError {
             Self::Commit { source, .. } => refuses_value(source),
             Self::Url(_)
             | Self::File { .. }
+            | Self::Missing { .. }
             | Self::Exposed { .. }
             | Self::Open { .. }
             | Self::Migrate(_)
@@ -108,7 +119,18 @@ fn refuses_value(error: &sqlx::Error) -> bool {
 
 impl Coded for StoreError {
     fn code(&self) -> Option<ErrorCode> {
-        Some(ErrorCode::StoreFailed)
+        Some(match self {
+            Self::Missing { .. } => ErrorCode::NoStoreHere,
+            Self::Url(_)
+            | Self::File { .. }
+            | Self::Exposed { .. }
+            | Self::Open { .. }
+            | Self::Migrate(_)
+            | Self::Query { .. }
+            | Self::Commit { .. }
+            | Self::Superseded
+            | Self::Corrupt { .. } => ErrorCode::StoreFailed,
+        })
     }
 }
 

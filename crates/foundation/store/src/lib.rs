@@ -98,6 +98,29 @@ pub async fn open(url: &str) -> Result<AnyPool, StoreError> {
         .map_err(failed)
 }
 
+/// Opens a store that is there, for a command beside its role: it makes no file and no folder.
+///
+/// # Errors
+/// [`StoreError::Missing`] if there is none; else as [`open`].
+pub async fn open_existing(url: &str) -> Result<AnyPool, StoreError> {
+    check_existing(url)?;
+    open(url).await
+}
+
+/// Checks that the file of a SQLite store is there. A store in PostgreSQL is asked when it is opened.
+///
+/// # Errors
+/// [`StoreError::Missing`]; the URL has another form.
+pub fn check_existing(url: &str) -> Result<(), StoreError> {
+    match StoreUrl::parse(url)? {
+        StoreUrl::Sqlite { path: Some(path) } if !path.exists() => {
+            let path = std::path::absolute(&path).unwrap_or(path);
+            Err(StoreError::Missing { path })
+        }
+        StoreUrl::Sqlite { .. } | StoreUrl::Postgres { .. } => Ok(()),
+    }
+}
+
 fn pool_options(connections: u32, is_file: bool) -> AnyPoolOptions {
     AnyPoolOptions::new()
         .max_connections(connections)

@@ -7,6 +7,7 @@ use muster_protocol::ErrorCode;
 use muster_protocol::job::Fault;
 use reqwest::StatusCode;
 
+use crate::found_outputs::FoundOutputs;
 use crate::job_url::TargetError;
 
 /// A request or the transfer of its body failed.
@@ -325,10 +326,12 @@ impl Coded for VolumeError {
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
     /// The job did not write the file.
-    #[error("the job left no file {name:?} in /output")]
+    #[error("the job left no file {name:?} in /output; {found}")]
     Missing {
         /// Path of the output as the upload has it, shortened.
         name: String,
+        /// The files that it left.
+        found: FoundOutputs,
     },
     /// The output is not a regular file, or its path is not valid.
     #[error("the output {name:?} {reason}")]

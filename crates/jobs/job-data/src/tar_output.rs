@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use muster_protocol::upload::MAX_MATCHING;
 use nix::errno::Errno;
 use nix::fcntl::readlinkat;
 use tar::{Builder, EntryType, Header};
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::UploadError;
 use crate::linked_path::inner_target;
 use crate::output_folder::{Folder, FolderEntry, MAX_DEPTH, MAX_KEPT, OmittedFiles};
+use crate::output_pattern::visit_matching;
 use crate::safe_names::shown;
 
 const BLOCK: usize = 256 * 1024;
@@ -77,6 +79,34 @@ pub(crate) fn pack_file(
     let mut writer = TreeWriter::new(tree, into, called_off);
     writer.add_file(Path::new(name), file, len)?;
     writer.finish(into)
+}
+
+/// Packs the files whose paths in the folder match `pattern`; `None` if there is none.
+pub(crate) fn pack_matching(
+    tree: &PackedTree<'_>,
+    pattern: &str,
+    into: &File,
+    called_off: &CancellationToken,
+) -> Result<Option<TreeArchive>, UploadError> {
+    let mut writer = TreeWriter::new(tree, into, called_off);
+    let mut files = 0;
+    visit_matching(tree.folder, pattern, &mut |path, file, len| {
+        if tree.without.iter().any(|left_out| left_out == path) {
+            return Ok(());
+        }
+        files += 1;
+        if files > MAX_MATCHING {
+            return Err(UploadError::TooMany {
+                what: "files match an output's pattern",
+                limit: MAX_MATCHING,
+            });
+        }
+        writer.add_file(path, file, len)
+    })?;
+    match files {
+        0 => Ok(None),
+        _ => writer.finish(into).map(Some),
+    }
 }
 
 impl<'a> TreeWriter<'a> {

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::download::TransferProgress;
 use crate::error::{HttpError, UploadError};
+use crate::found_outputs::FoundOutputs;
 use crate::job_url::Target;
 use crate::linked_path::{LinkedEntry, open_linked};
 use crate::multipart_form::build_form;
@@ -27,7 +28,7 @@ use crate::pinned_request::PinnedClient;
 use crate::retry::Pace;
 use crate::safe_names::shown;
 use crate::settings::Settings;
-use crate::tar_output::{PackedTree, pack_file, pack_tree};
+use crate::tar_output::{PackedTree, pack_file, pack_matching, pack_tree};
 use crate::upload_one::{UploadProgress, UploadRequest, UploadTally, send, signed_headers};
 use crate::upload_record::{DoneUpload, UploadId, UploadRecord};
 use crate::upload_reports::format_results;
@@ -84,6 +85,8 @@ enum UploadSource {
     /// A file, also behind links that stay inside. It is skipped if there is an alternative and nothing at the path but
     /// a folder.
     LinkedFile { path: PathBuf, has_alternative: bool },
+    /// The files that match a pattern.
+    Matching(String),
     /// A folder with all that it holds. It is skipped if there is an alternative and no folder at the path.
     Tree { path: PathBuf, has_alternative: bool },
 }
@@ -300,7 +303,7 @@ impl Uploader {
                 // A file with an upload of its own is not packed into the archive.
                 let own = plans.iter().filter_map(|plan| match &plan.what {
                     UploadSource::File(path) | UploadSource::LinkedFile { path, .. } => Some(path.clone()),
-                    UploadSource::Folder(_) | UploadSource::Tree { .. } => None,
+                    UploadSource::Folder(_) | UploadSource::Tree { .. } | UploadSource::Matching(_) => None,
                 });
                 let rest = UploadSource::Folder(own.collect());
                 match &multi.system_output {
@@ -343,6 +346,7 @@ impl Uploader {
                 path: plain,
                 has_alternative,
             },
+            Some(OutputKind::Matching) => UploadSource::Matching(path.clone()),
         };
         self.plan(path, url, headers.as_ref(), form, what)
     }
@@ -430,7 +434,7 @@ impl OpeningOutput {
     fn open(&self, source: UploadSource) -> Result<Option<OpenOutput>, UploadError> {
         match source {
             UploadSource::File(path) => {
-                let (file, len) = open_regular(&self.folder, &path, &self.key, self.limit)?;
+                let (file, len) = self.open_regular(&path)?;
                 Ok(Some(OpenOutput {
                     file,
                     len,
@@ -456,6 +460,43 @@ impl OpeningOutput {
                 path,
                 has_alternative,
             } => self.pack(&path, has_alternative),
+            UploadSource::Matching(pattern) => self.pack_matching(&pattern).map(Some),
+        }
+    }
+
+    fn pack_matching(&self, pattern: &str) -> Result<OpenOutput, UploadError> {
+        let file = tempfile::tempfile_in(&self.scratch).map_err(UploadError::Disk)?;
+        let tree = self.tree(&self.folder, Path::new(""));
+        let packed = pack_matching(&tree, pattern, &file, &self.called_off)?;
+        let packed = packed.ok_or_else(|| self.missing())?;
+        Ok(OpenOutput {
+            file,
+            len: packed.len,
+            notice: packed.notice,
+        })
+    }
+
+    /// Opens a regular file to which no link leads.
+    fn open_regular(&self, path: &Path) -> Result<(File, u64), UploadError> {
+        match self.folder.file(path).map_err(UploadError::Disk)? {
+            FolderEntry::File(_, len) if len > self.limit => Err(UploadError::TooLarge {
+                name: shown(&self.key),
+                limit: self.limit,
+            }),
+            FolderEntry::File(file, len) => Ok((file, len)),
+            FolderEntry::Nothing => Err(self.missing()),
+            FolderEntry::Other => Err(refused(
+                &self.key,
+                "is not a regular file that can be read; links are not followed",
+            )),
+        }
+    }
+
+    /// The job did not leave this output.
+    fn missing(&self) -> UploadError {
+        UploadError::Missing {
+            name: shown(&self.key),
+            found: FoundOutputs::read(&self.folder, &self.unpacked),
         }
     }
 
@@ -472,9 +513,7 @@ impl OpeningOutput {
             })),
             LinkedEntry::Folder(_) if has_alternative => Ok(None),
             LinkedEntry::Folder(_) => Err(refused(&self.key, "is a folder; ask for it as a folder")),
-            LinkedEntry::Nothing => Err(UploadError::Missing {
-                name: shown(&self.key),
-            }),
+            LinkedEntry::Nothing => Err(self.missing()),
             LinkedEntry::Other => Err(refused(
                 &self.key,
                 "is no file and no folder that can be read, or a link that leads out of /output",
@@ -525,11 +564,7 @@ impl OpeningOutput {
                 )?;
                 (into, packed)
             }
-            Some(LinkedEntry::Nothing) => {
-                return Err(UploadError::Missing {
-                    name: shown(&self.key),
-                });
-            }
+            Some(LinkedEntry::Nothing) => return Err(self.missing()),
             Some(LinkedEntry::Other) => {
                 return Err(refused(
                     &self.key,
@@ -587,21 +622,6 @@ async fn send_one(
     Ok(DoneUpload { answer, notice })
 }
 
-fn open_regular(folder: &Folder, path: &Path, key: &str, limit: u64) -> Result<(File, u64), UploadError> {
-    match folder.file(path).map_err(UploadError::Disk)? {
-        FolderEntry::File(_, len) if len > limit => Err(UploadError::TooLarge {
-            name: shown(key),
-            limit,
-        }),
-        FolderEntry::File(file, len) => Ok((file, len)),
-        FolderEntry::Nothing => Err(UploadError::Missing { name: shown(key) }),
-        FolderEntry::Other => Err(refused(
-            key,
-            "is not a regular file that can be read; links are not followed",
-        )),
-    }
-}
-
 fn refused(name: &str, reason: &'static str) -> UploadError {
     UploadError::Name {
         name: shown(name),
@@ -614,6 +634,7 @@ fn file_name(plan: &UploadPlan) -> String {
     match &plan.what {
         UploadSource::Folder(_) => WHOLE.to_owned(),
         UploadSource::File(path) | UploadSource::LinkedFile { path, .. } => last_name(path),
+        UploadSource::Matching(_) => "output.tar".to_owned(),
         UploadSource::Tree { path, .. } if path.as_os_str().is_empty() => "output.tar".to_owned(),
         UploadSource::Tree { path, .. } => format!("{}.tar", last_name(path)),
     }

@@ -1,8 +1,6 @@
 //! Files sent to a facilitator's store and fetched from it. A connection that breaks costs what was on its way.
 
-use std::fs::Permissions;
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,15 +12,15 @@ use muster_protocol::Digest;
 use muster_protocol::rest::{CreateFile, FileView};
 use reqwest::{Body, Method, StatusCode, header};
 use sha2::{Digest as _, Sha256};
-use tempfile::NamedTempFile;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
 use crate::client::Client;
 use crate::error::ClientError;
+use crate::part_file::{PartFile, part_path};
 
 const BLOCK: usize = 256 * 1024;
-/// The permission bits of a file before the umask takes its part.
-const USUAL_FILE: u32 = 0o666;
+/// The permission bits of a file of which nobody has told any, before the umask takes its part.
+pub const USUAL_FILE: u32 = 0o666;
 /// Between two reports of how far a transfer is.
 const TELL: Duration = Duration::from_millis(100);
 /// A transfer that does not get on for so long is begun again where it is.
@@ -50,6 +48,15 @@ pub struct Sent {
     pub file: FileView,
     /// Bytes that were there already: of an upload that broke off earlier, or of the same content sent before.
     pub known: u64,
+}
+
+/// A file of the store that has come to this machine, whole and checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// The file that holds it, beside the place that it was fetched for.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub bytes: u64,
 }
 
 /// A file of this machine, read once.
@@ -247,59 +254,53 @@ impl Client {
         to: &Path,
         tell: impl FnMut(TransferProgress),
     ) -> Result<u64, ClientError> {
-        self.fetch_file_as(file, to, USUAL_FILE, tell).await
+        let fetched = self.fetch_beside(file, to, USUAL_FILE, tell).await?;
+        std::fs::rename(&fetched.path, to).map_err(|source| write_error(to, source))?;
+        Ok(fetched.bytes)
     }
 
-    /// As [`Client::fetch_file`], with these permission bits, of which the umask takes its part.
+    /// Fetches a file of the store into a file beside `to`, whose name ends with `.part`, and checks its sha256. The
+    /// file at `to` stays. The fetched one gets these permission bits, of which the umask takes its part.
+    ///
+    /// A download that is interrupted, also with the process that made it, leaves what has come there, and the next one
+    /// of the same content to the same place goes on with it.
     ///
     /// # Errors
     /// See [`Client::fetch_file`].
-    pub async fn fetch_file_as(
+    pub async fn fetch_beside(
         &self,
         file: &FileView,
         to: &Path,
         mode: u32,
         mut tell: impl FnMut(TransferProgress),
-    ) -> Result<u64, ClientError> {
-        let folder = match to.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            Some(_) | None => Path::new("."),
+    ) -> Result<Fetched, ClientError> {
+        let folder = to.parent().unwrap_or(Path::new(""));
+        let folder = match folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => folder,
         };
-        let io = |operation, source| ClientError::Io {
-            operation,
+        std::fs::create_dir_all(folder).map_err(|source| ClientError::Io {
+            operation: "make the folder of",
             path: to.to_owned(),
             source,
-        };
-        std::fs::create_dir_all(folder).map_err(|error| io("make the folder of", error))?;
-        let mut kept = tempfile::Builder::new()
-            .permissions(Permissions::from_mode(mode))
-            .tempfile_in(folder)
-            .map_err(|error| io("write", error))?;
-        let mut hasher = Sha256::new();
-        let mut at: u64 = 0;
-        let mut breaks = 0;
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let before = at;
-            match self.pull(file, &mut kept, &mut hasher, &mut at, &mut tell).await {
-                Ok(()) => break,
-                Err(failed) if !failed.is_passing() => return Err(failed),
-                Err(_) => {}
+        })?;
+        let (path, size) = (part_path(to, file), file.size);
+        // Without a digest nobody knows whether two parts are of one content.
+        let keeps = file.sha256.is_some();
+        let opening = path.clone();
+        let opened = tokio::task::spawn_blocking(move || PartFile::open(opening, mode, keeps, size)).await;
+        let mut part = opened
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            .map_err(|source| write_error(&path, source))?;
+        if let Err(error) = self.pull_all(file, &mut part, &mut tell).await {
+            if part.received() == 0 {
+                part.discard();
             }
-            if at > before {
-                (breaks, pause) = (0, FIRST_PAUSE);
-            } else {
-                breaks += 1;
-                self.clock.sleep(pause).await;
-                pause *= 2;
-            }
-            if breaks >= BREAKS {
-                let what = format!("the download of {}", file.name);
-                return Err(ClientError::BrokeOff { what, offset: at });
-            }
+            return Err(error);
         }
-        let found = Digest::from_bytes(hasher.finalize().into()).hex();
+        let found = part.digest().hex();
         if let Some(promised) = file.sha256.as_ref().filter(|promised| **promised != found) {
+            part.discard();
             return Err(ClientError::Damaged {
                 path: to.to_owned(),
                 what: format!(
@@ -307,8 +308,44 @@ impl Client {
                 ),
             });
         }
-        kept.persist(to).map_err(|error| io("write", error.error))?;
-        Ok(at)
+        let bytes = part.received();
+        let path = part.finish().map_err(|source| write_error(&path, source))?;
+        Ok(Fetched { path, bytes })
+    }
+
+    /// Fetches what is missing, over as many connections as that takes.
+    async fn pull_all(
+        &self,
+        file: &FileView,
+        part: &mut PartFile,
+        tell: &mut impl FnMut(TransferProgress),
+    ) -> Result<(), ClientError> {
+        let mut breaks = 0;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let before = part.received();
+            if before > 0 && file.size == Some(before) {
+                return Ok(());
+            }
+            match self.pull(file, part, tell).await {
+                Ok(()) => return Ok(()),
+                Err(failed) if !failed.is_passing() => return Err(failed),
+                Err(_) => {}
+            }
+            if part.received() > before {
+                (breaks, pause) = (0, FIRST_PAUSE);
+            } else {
+                breaks += 1;
+                self.clock.sleep(pause).await;
+                pause *= 2;
+            }
+            if breaks >= BREAKS {
+                return Err(ClientError::BrokeOff {
+                    what: format!("the download of {}", file.name),
+                    offset: part.received(),
+                });
+            }
+        }
     }
 
     /// The next bytes of an answer; `None` at its end.
@@ -335,42 +372,35 @@ impl Client {
         })
     }
 
-    /// Fetches what is missing.
+    /// Fetches what is missing over one connection.
     async fn pull(
         &self,
         file: &FileView,
-        kept: &mut NamedTempFile,
-        hasher: &mut Sha256,
-        at: &mut u64,
+        part: &mut PartFile,
         tell: &mut impl FnMut(TransferProgress),
     ) -> Result<(), ClientError> {
+        let at = part.received();
         let mut request = self.http.get(&file.download_url);
-        if *at > 0 {
+        if at > 0 {
             request = request.header(header::RANGE, format!("bytes={at}-"));
+            if let Some(sha256) = &file.sha256 {
+                request = request.header(header::IF_RANGE, format!("\"{sha256}\""));
+            }
         }
         let mut answer = self.once(request).await?;
-        if *at > 0 && answer.status() != StatusCode::PARTIAL_CONTENT {
+        let path = part.path().to_owned();
+        let failed = |source| write_error(&path, source);
+        if at > 0 && answer.status() != StatusCode::PARTIAL_CONTENT {
             // A server that sends everything again is taken at its word.
-            let again = kept
-                .as_file()
-                .set_len(0)
-                .and_then(|()| std::io::Seek::rewind(kept.as_file_mut()));
-            again.map_err(|source| write_error(kept.path(), source))?;
-            *hasher = Sha256::new();
-            *at = 0;
+            part.restart().map_err(failed)?;
         }
-        let total = answer.content_length().map_or(0, |len| *at + len);
-        loop {
-            let Some(piece) = self.next_chunk(&mut answer).await? else {
-                break;
-            };
-            kept.write_all(&piece)
-                .map_err(|source| write_error(kept.path(), source))?;
-            hasher.update(&piece);
-            *at += piece.len() as u64;
-            tell(TransferProgress { done: *at, total });
+        let total = answer.content_length().map_or(0, |len| part.received() + len);
+        while let Some(piece) = self.next_chunk(&mut answer).await? {
+            part.add(&piece).map_err(failed)?;
+            let done = part.received();
+            tell(TransferProgress { done, total });
         }
-        kept.flush().map_err(|source| write_error(kept.path(), source))
+        Ok(())
     }
 }
 

@@ -26,11 +26,12 @@ pub mod files;
 pub mod follow_job;
 mod login;
 pub mod output_tree;
+mod part_file;
 mod printed_output;
 
 pub use client::{Client, Credential};
 pub use error::ClientError;
 pub use facilitator_url::FacilitatorUrl;
-pub use files::{Sent, TransferProgress};
+pub use files::{Fetched, Sent, TransferProgress};
 pub use follow_job::News;
 pub use reqwest::Client as HttpClient;

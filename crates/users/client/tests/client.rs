@@ -241,6 +241,9 @@ async fn give(State(script): Shared, headers: HeaderMap) -> Response {
         let pieces = stream::once(async { Ok(half) }).chain(stream::once(broke));
         return Body::from_stream(pieces).into_response();
     }
+    if headers[header::IF_RANGE] != format!("\"{}\"", Digest::of(&content).hex()) {
+        return content.into_response();
+    }
     let range = headers[header::RANGE].to_str().unwrap();
     let from: usize = range
         .trim_start_matches("bytes=")
@@ -372,6 +375,47 @@ async fn a_download_goes_on_where_it_broke_off_and_is_checked() {
     assert!(matches!(damaged, Err(ClientError::Damaged { .. })), "{damaged:?}");
     assert!(std::fs::read(&to).unwrap() == script.content);
     assert_eq!(std::fs::read_dir(to.parent().unwrap()).unwrap().count(), 1);
+}
+
+/// The future of a download is dropped, as a signal would end its process.
+#[tokio::test]
+async fn a_download_that_was_interrupted_goes_on_in_the_next_process() {
+    let (script, _tasks) = start(Script {
+        content: (0..100_000_u32).flat_map(u32::to_le_bytes).collect(),
+        ..Script::default()
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("data.bin");
+    let file: FileView = serde_json::from_value(place(&script)).unwrap();
+    let came = tokio::sync::Notify::new();
+    let interrupted = client(&script).await;
+    tokio::select! {
+        biased;
+        () = came.notified() => {}
+        whole = interrupted.fetch_file(&file, &to, |_| came.notify_one()) => drop(whole.unwrap()),
+    }
+    let part = part_of(folder.path()).unwrap();
+    assert!(part.to_str().unwrap().contains("/data.bin.") && !to.exists());
+    let kept = part.metadata().unwrap().len();
+    assert!((1..=200_000).contains(&kept), "{kept}");
+
+    let mut first = None;
+    let next = client(&script).await;
+    let told = |progress: muster_client::TransferProgress| {
+        first.get_or_insert(progress.done);
+    };
+    assert_eq!(next.fetch_file(&file, &to, told).await.unwrap(), 400_000);
+    assert!(first.unwrap() > kept, "it began anew");
+    assert!(std::fs::read(&to).unwrap() == script.content);
+    assert_eq!(part_of(folder.path()), None);
+}
+
+/// The file of a download that is not whole.
+fn part_of(folder: &std::path::Path) -> Option<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut paths = entries.map(|entry| entry.unwrap().path());
+    paths.find(|path| path.extension().is_some_and(|ending| ending == "part"))
 }
 
 fn urgent_job() -> CreateJob {

@@ -85,7 +85,7 @@ impl MinerEvidence {
     /// The store or the wallet cannot be used, the bundle is not kept, a file cannot be written, or there is nothing to
     /// appeal against.
     pub async fn answer(&self, url: &str, wallet: &WalletPath, now: Timestamp) -> Result<String> {
-        let pool = muster_store::open(url).await?;
+        let pool = muster_store::open_existing(url).await?;
         let store = AuditCheckStore::new(pool.clone());
         let answer = match self {
             Self::Audits(asked) => asked.run(&store).await,

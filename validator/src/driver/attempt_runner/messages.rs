@@ -88,7 +88,12 @@ impl AttemptRunner<'_> {
     pub(super) fn missing_feature(&self) -> Option<Feature> {
         let needed = self.request.has_private_image().then_some(Feature::PrivateImages);
         let folders = self.request.needs_folders().then_some(Feature::Folders);
-        let needed = needed.into_iter().chain(self.needs_checkpoints()).chain(folders);
+        let patterns = self.request.needs_patterns().then_some(Feature::OutputPatterns);
+        let needed = needed
+            .into_iter()
+            .chain(self.needs_checkpoints())
+            .chain(folders)
+            .chain(patterns);
         self.channel.features().lacks(needed.collect())
     }
 

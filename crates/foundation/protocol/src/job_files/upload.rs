@@ -15,6 +15,9 @@ pub const PARTIAL_KEEP: &str = "keep";
 /// The path of an output folder that is all of `/output`.
 pub const WHOLE_OUTPUT: &str = ".";
 
+/// The most files that match one output's pattern.
+pub const MAX_MATCHING: usize = 1_000;
+
 /// The kind of an output in Muster's form (feature `folders`). An upload without one is in ComputeHorde's form: a
 /// regular file, to which no link leads. Two uploads of one path, a file's and a folder's, are alternatives: the one
 /// whose kind the program left is made.
@@ -27,6 +30,9 @@ pub enum OutputKind {
     /// A folder, or all of `/output` by the path [`WHOLE_OUTPUT`], as a tar archive. It holds files and folders with
     /// their modes, and the links that stay inside it.
     Folder,
+    /// The files whose paths below `/output` match the upload's path as a pattern, as a tar archive (feature
+    /// `output-patterns`). There is at least one, and at most [`MAX_MATCHING`].
+    Matching,
 }
 
 /// One destination or several. Paths are relative to `/output` in the job's container.
@@ -160,6 +166,11 @@ impl FileUpload {
         self.kind() == Some(OutputKind::Folder)
     }
 
+    /// Whether the upload is of the files that match a pattern.
+    pub fn is_pattern(&self) -> bool {
+        self.kind() == Some(OutputKind::Matching)
+    }
+
     /// Checks the spelling of the path.
     ///
     /// # Errors
@@ -190,9 +201,20 @@ pub fn needs_folders(uploads: &[FileUpload]) -> bool {
     })
 }
 
-/// Puts uploads into ComputeHorde's form, for a peer without the feature `folders`. Folders are left out.
+/// Whether a user who writes this path means the files that match it.
+pub fn is_pattern(path: &str) -> bool {
+    path.contains(['*', '?'])
+}
+
+/// Whether an executor without the feature `output-patterns` could not make one of the uploads.
+pub fn needs_patterns(uploads: &[FileUpload]) -> bool {
+    uploads.iter().any(FileUpload::is_pattern)
+}
+
+/// Puts uploads into ComputeHorde's form, for a peer without the feature `folders`. Folders and the files of a pattern
+/// are left out.
 pub fn forget_kinds(uploads: &mut Vec<FileUpload>) {
-    uploads.retain(|upload| !upload.is_folder());
+    uploads.retain(|upload| !upload.is_folder() && !upload.is_pattern());
     uploads.iter_mut().for_each(FileUpload::forget_kind);
 }
 
@@ -230,6 +252,16 @@ impl OutputUpload {
             Self::MultiUpload(multi) => forget_kinds(&mut multi.uploads),
             Self::SingleFilePost(post) => post.kind = None,
             Self::SingleFilePut(put) => put.kind = None,
+            Self::ZipAndHttpPost(_) | Self::ZipAndHttpPut(_) => {}
+        }
+    }
+
+    /// Leaves out the files of patterns, for a peer without the feature `output-patterns`.
+    pub fn forget_patterns(&mut self) {
+        match self {
+            Self::MultiUpload(multi) => multi.uploads.retain(|upload| !upload.is_pattern()),
+            Self::SingleFilePost(post) => post.kind = post.kind.filter(|kind| *kind != OutputKind::Matching),
+            Self::SingleFilePut(put) => put.kind = put.kind.filter(|kind| *kind != OutputKind::Matching),
             Self::ZipAndHttpPost(_) | Self::ZipAndHttpPut(_) => {}
         }
     }
@@ -309,6 +341,10 @@ mod tests {
         assert_eq!(uploads, [put("a", None), put("b", None)]);
         assert!(needs_folders(&[put("a", folder), put("b", file)]));
         assert!(needs_folders(&[put("a", folder), put("a", None)]));
+        let mut patterns = vec![put("*.csv", Some(OutputKind::Matching)), put("b", file)];
+        assert!(needs_patterns(&patterns) && !needs_patterns(&uploads) && !needs_folders(&patterns));
+        forget_kinds(&mut patterns);
+        assert_eq!(patterns, [put("b", None)]);
     }
 
     #[test]

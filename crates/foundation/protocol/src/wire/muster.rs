@@ -23,7 +23,7 @@ use crate::receipt::Receipt;
 use crate::signature::Signature;
 use crate::time::Timestamp;
 use crate::trace::{JobTrace, TraceParent, context_for_validator};
-use crate::upload::{FileUpload, OutputUpload, needs_folders};
+use crate::upload::{FileUpload, OutputUpload, needs_folders, needs_patterns};
 
 /// `MusterReceiptCountersigned`, miner to validator: a receipt the miner has signed and stored.
 ///
@@ -490,12 +490,16 @@ pub struct OfferExtension {
 /// The features that every peer needs to keep what a job with this key `muster` and these uploads asks for.
 pub(crate) fn features_of<'a>(
     extension: Option<&JobExtension>,
-    mut uploads: impl Iterator<Item = &'a FileUpload>,
+    uploads: impl Iterator<Item = &'a FileUpload>,
 ) -> FeatureSet {
     let of_extension = extension.map(JobExtension::needed_features).unwrap_or_default();
-    let folders = uploads.any(|upload| upload.kind().is_some());
-    let folders = folders.then_some(Feature::Folders);
-    of_extension.iter().chain(folders).collect()
+    let of_uploads = uploads.flat_map(|upload| {
+        let folders = upload.kind().map(|_| Feature::Folders);
+        folders
+            .into_iter()
+            .chain(upload.is_pattern().then_some(Feature::OutputPatterns))
+    });
+    of_extension.iter().chain(of_uploads).collect()
 }
 
 impl UserJobRequest {
@@ -509,6 +513,12 @@ impl UserJobRequest {
     pub fn needs_folders(&self) -> bool {
         let uploads = self.output_upload.as_ref().map(OutputUpload::files);
         uploads.is_some_and(|uploads| needs_folders(&uploads))
+    }
+
+    /// Whether a miner without the feature `output-patterns` could not deliver one of the outputs.
+    pub fn needs_patterns(&self) -> bool {
+        let uploads = self.output_upload.as_ref().map(OutputUpload::files);
+        uploads.is_some_and(|uploads| needs_patterns(&uploads))
     }
 
     /// Whether an executor gets the job's image in a way that needs the feature `private-images`.

@@ -489,6 +489,43 @@ async fn of_a_file_and_a_folder_of_one_path_the_one_that_is_there_is_uploaded() 
 }
 
 #[tokio::test]
+async fn the_files_that_match_a_pattern_come_in_one_archive() {
+    let server = Server::start(|_, _| answer("200 OK", &[], b"")).await;
+    let room = Room::new();
+    let root = tempfile::tempdir().unwrap();
+    let output = root.path().join("output");
+    fs::create_dir_all(output.join("run1")).unwrap();
+    for name in ["a.csv", "run1/b.csv", "run1/model"] {
+        fs::write(output.join(name), name).unwrap();
+    }
+    std::os::unix::fs::symlink("/output/run1/model", output.join("last.csv")).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", output.join("host.csv")).unwrap();
+    let upload = |pattern: &str| json!({"output_upload_type": "single_file_put", "url": server.url("/o"), "relative_path": pattern, "kind": "matching"});
+    room.upload_from(upload("*.csv"), &output).await.unwrap();
+    room.upload_from(upload("run?/*"), &output).await.unwrap();
+    let seen = server.seen();
+    let held = |index: usize| {
+        let found = untarred(&seen[index].body).into_iter();
+        found
+            .map(|(path, text)| format!("{path}={text}"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(held(0), ["a.csv=a.csv", "last.csv=run1/model"]);
+    assert_eq!(held(1), ["run1/b.csv=run1/b.csv", "run1/model=run1/model"]);
+    let none = room.upload_from(upload("*.bin"), &output).await.unwrap_err();
+    assert!(
+        none.to_string()
+            .contains("there are: a.csv, run1/b.csv, run1/model"),
+        "{none}"
+    );
+    for number in 0..=1_000 {
+        fs::write(output.join(format!("n{number}.bin")), "").unwrap();
+    }
+    let many = room.upload_from(upload("*.bin"), &output).await.unwrap_err();
+    assert!(many.to_string().contains("more than 1000 files match"), "{many}");
+}
+
+#[tokio::test]
 async fn an_output_of_either_kind_that_is_missing_or_leads_out_is_the_users_fault() {
     let server = Server::start(|_, _| answer("200 OK", &[], b"")).await;
     let room = Room::new();
