@@ -100,6 +100,10 @@ error_codes! {
     ImageBroken = "E0036", "E0036.md", "the image cannot be started";
     /// `muster up` was started in a folder in which it runs already.
     SubnetRunsAlready = "E0050", "E0050.md", "a subnet runs in the folder already";
+    /// A user's command names a job that the account does not have.
+    JobUnknown = "E0053", "E0053.md", "no job of yours is meant";
+    /// A user's command names a job by the beginning of several ids.
+    JobAmbiguous = "E0054", "E0054.md", "several jobs are meant";
 }
 
 impl fmt::Display for ErrorCode {
