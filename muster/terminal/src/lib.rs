@@ -14,6 +14,7 @@ pub mod job_display;
 pub mod job_text;
 pub mod key_text;
 pub mod miner_text;
+mod open_line;
 pub mod print;
 pub mod printed_part;
 pub mod subnet_text;
