@@ -28,6 +28,8 @@ pub(super) fn expand(args: JobRun) -> Result<JobRun> {
     Ok(JobRun {
         spec: None,
         detach: args.detach,
+        quiet: args.quiet,
+        retries: args.retries,
         json: args.json,
         save: args.save.or(options.job.save),
         access: args.access,
@@ -43,10 +45,12 @@ mod tests {
     use super::*;
 
     /// The options that [`expand`] takes from the command line.
-    const BESIDE: [&str; 11] = [
+    const BESIDE: [&str; 13] = [
         "spec",
         "save",
         "detach",
+        "quiet",
+        "retries",
         "json",
         "dir",
         "facilitator",
