@@ -110,7 +110,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     /// Where wallets, stores, logs and configurations live.
-    #[arg(long, default_value = ".muster")]
+    #[arg(long, default_value = ".muster", env = "MUSTER_DIR")]
     pub(crate) dir: PathBuf,
     /// Run a demonstration (`subnet` or `audits`), show its steps, and stop: exit code 0 only if all of it happened.
     #[arg(
@@ -349,7 +349,7 @@ pub(crate) struct Top {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) at: Option<SocketAddr>,
     /// The file with the operator's token, which `operator.bind` asks for.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Seconds between two readings.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]
@@ -456,7 +456,7 @@ pub(crate) struct OfValidator {
     #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
     pub(crate) state: Option<SocketAddr>,
     /// The state folder of `muster up` to take the default from.
-    #[arg(long, default_value = ".muster")]
+    #[arg(long, default_value = ".muster", env = "MUSTER_DIR")]
     pub(crate) dir: PathBuf,
     /// Print it as JSON.
     #[arg(long)]
@@ -568,7 +568,7 @@ pub(crate) struct RouteExplain {
     #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
     pub(crate) state: Option<SocketAddr>,
     /// The state folder of `muster up` to take the default from.
-    #[arg(long, default_value = ".muster")]
+    #[arg(long, default_value = ".muster", env = "MUSTER_DIR")]
     pub(crate) dir: PathBuf,
     /// Print it as JSON.
     #[arg(long)]

@@ -1,32 +1,39 @@
 //! `muster job`: `run` is in [`mod@run`], `curve` in [`mod@curve`], the commands about existing jobs are here.
 
+mod again;
 mod asked_outputs;
 mod checkpoints;
 mod curve;
 mod exit_code;
+#[cfg(test)]
+mod fixtures;
+mod job_json;
 pub(crate) mod local_place;
 mod printed_output;
 mod run;
 pub(crate) mod saved_outputs;
 mod spec;
+mod variables;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use muster_client::{ClientError, News};
 use muster_process::{SharedClock, shutdown};
-use muster_protocol::JobStatus;
 use muster_protocol::rest::{JobView, events};
+use muster_protocol::{JobState, JobStatus};
 use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::{job_text, print, trace_text};
 use serde_json::json;
 
 use self::exit_code::{EXIT_INTERRUPTED, exit_code};
 use self::local_place::Overwrite;
-use self::printed_output::print_rest;
+use self::printed_output::{print_rest, print_tail};
 use self::saved_outputs::{SaveTo, print_saved, save_artifacts, save_outputs};
 use crate::cli::Job;
-use crate::cli::user::{JobGet, JobLogs, JobLs, JobReport, JobShow, JobState, JobTraced};
+use crate::cli::user::{
+    JobGet, JobLogs, JobLs, JobReport, JobShow, JobTraced, JobWait, JsonForm, ListedState,
+};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
 
@@ -40,10 +47,12 @@ const MAX_IMAGE_COLUMN: usize = 60;
 /// Runs a subcommand of `muster job`.
 pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
     match command {
-        Job::Run(args) => run::run(spec::expand(*args)?, clock).await,
+        Job::Run(args) => run::run(*args, clock).await.map_err(Failure::beside_a_program),
         Job::Ls(args) => ls(args, clock).await,
         Job::Show(args) => show(args, clock).await,
+        Job::Logs(args) if args.follow => logs(args, clock).await.map_err(Failure::beside_a_program),
         Job::Logs(args) => logs(args, clock).await,
+        Job::Wait(args) => wait(args, clock).await.map_err(Failure::beside_a_program),
         Job::Curve(args) => curve::curve(args, clock).await,
         Job::Checkpoints(args) => checkpoints::checkpoints(args, clock).await,
         Job::Check(args) => check(args, clock).await,
@@ -56,7 +65,8 @@ pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
 /// Shows what the validator found by running a job again.
 async fn check(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
-    let check = client.job_check(args.id).await.map_err(client_failure)?;
+    let id = client.find_job(&args.id).await.map_err(client_failure)?;
+    let check = client.job_check(id).await.map_err(client_failure)?;
     let text = match args.json {
         true => serde_json::to_string_pretty(&check)?,
         false => job_text::describe_check(&check),
@@ -68,8 +78,13 @@ async fn check(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
 /// Reports a job as cheated.
 async fn report(args: JobReport, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
+    let id = client.find_job(&args.report.id).await.map_err(client_failure)?;
+    let trusted = client
+        .find_job(&args.report.trusted)
+        .await
+        .map_err(client_failure)?;
     let told = client
-        .report_cheat(&args.report.body())
+        .report_cheat(&args.report.body(id, trusted))
         .await
         .map_err(client_failure)?;
     print::line(format_args!("{}", told.message));
@@ -106,8 +121,18 @@ async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
         }
     }
     jobs.truncate(wanted);
-    if args.json {
-        print::line(format_args!("{}", serde_json::to_string_pretty(&jobs)?));
+    if let Some(form) = args.json {
+        let text = match form {
+            JsonForm::Short => {
+                let rows: Vec<_> = jobs.iter().map(job_json::row).collect();
+                serde_json::to_string_pretty(&rows)?
+            }
+            JsonForm::Full => {
+                let jobs = jobs.iter().map(|job| job_json::whole_job(job, form, &[]));
+                serde_json::to_string_pretty(&jobs.collect::<serde_json::Result<Vec<_>>>()?)?
+            }
+        };
+        print::line(format_args!("{text}"));
         return Ok(ExitCode::SUCCESS);
     }
     let now = clock.now();
@@ -115,7 +140,8 @@ async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
         let place = job.queue.as_ref();
         vec![
             job.uuid.to_string(),
-            job_text::state(job),
+            job.tag.clone(),
+            job.state().to_string(),
             place
                 .map(|place| job_text::short_place(place, now))
                 .unwrap_or_default(),
@@ -125,48 +151,51 @@ async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
         ]
     };
     print::table(
-        &["id", "state", "place", "image", "class", "age"],
+        &["id", "name", "state", "place", "image", "class", "age"],
         jobs.iter().map(row),
     );
     Ok(ExitCode::SUCCESS)
 }
 
 /// The words by which the facilitator knows these states.
-fn words_of(states: &[JobState]) -> Vec<&'static str> {
+fn words_of(states: &[ListedState]) -> Vec<&'static str> {
     let known = JobStatus::ALL.iter().copied();
     let known = known.filter(|status| *status != JobStatus::Unknown);
-    let mut words: Vec<_> = states
-        .iter()
-        .flat_map(|state| -> Vec<&'static str> {
-            let with = |is: fn(JobStatus) -> bool| {
-                let found = known.clone().filter(|status| is(*status));
-                found.map(JobStatus::as_str).collect()
-            };
-            match state {
-                JobState::Queued => vec!["queued"],
-                JobState::Open => with(|status| !status.is_terminal()),
-                JobState::Ended => with(JobStatus::is_terminal),
-                JobState::Completed => with(|status| status == JobStatus::Completed),
-                JobState::Failed => with(|status| status.is_terminal() && status != JobStatus::Completed),
-            }
-        })
-        .collect();
+    let with = |is: &dyn Fn(JobStatus) -> bool| -> Vec<&'static str> {
+        let found = known.clone().filter(|status| is(*status));
+        found.map(JobStatus::as_str).collect()
+    };
+    let in_state = |state: JobState| with(&|status| status.state() == state);
+    let mut words = Vec::new();
+    for state in states {
+        words.extend(match state {
+            ListedState::Waiting => in_state(JobState::Waiting),
+            ListedState::Preparing => in_state(JobState::Preparing),
+            ListedState::Running => in_state(JobState::Running),
+            ListedState::Delivering => in_state(JobState::Delivering),
+            ListedState::Done => in_state(JobState::Done),
+            ListedState::Failed => in_state(JobState::Failed),
+            ListedState::Open => with(&|status| !status.is_terminal()),
+            ListedState::Ended => with(&|status| status.is_terminal()),
+        });
+    }
     words.sort_unstable();
     words.dedup();
     words
 }
 
 async fn show(args: JobTraced, clock: SharedClock) -> Result<ExitCode> {
-    let JobTraced { job: args, trace } = args;
     let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
-    let view = client.job(args.id).await.map_err(client_failure)?;
-    if trace && args.json {
+    let id = client.find_job(&args.id).await.map_err(client_failure)?;
+    let view = client.job(id).await.map_err(client_failure)?;
+    if args.trace && args.json.is_some() {
         let told = muster_span_export::trace_of(&view);
         print::line(format_args!("{}", serde_json::to_string_pretty(&told)?));
-    } else if trace {
+    } else if args.trace {
         trace_text::show(&view);
-    } else if args.json {
-        print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
+    } else if let Some(form) = args.json {
+        let job = job_json::whole_job(&view, form, &[])?;
+        print::line(format_args!("{}", serde_json::to_string_pretty(&job)?));
     } else {
         job_text::job(&view);
     }
@@ -177,7 +206,12 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
-    let view = client.job(args.id).await.map_err(client_failure)?;
+    let id = client.find_job(&args.id).await.map_err(client_failure)?;
+    let view = client.job(id).await.map_err(client_failure)?;
+    if let Some(lines) = args.tail {
+        print_tail(&client, &view, lines).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if !args.follow || view.last_status().is_terminal() {
         if args.json {
             let (stdout, stderr) = (&view.stdout, &view.stderr);
@@ -189,7 +223,7 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
             print::bytes_beside(view.stderr.as_bytes());
         }
         return Ok(if args.follow {
-            exit_code(&view)
+            ExitCode::from(exit_code(&view))
         } else {
             ExitCode::SUCCESS
         });
@@ -204,7 +238,7 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
         }
     };
     let view = tokio::select! {
-        view = client.follow(args.id, deadline, tell) => view.map_err(client_failure)?,
+        view = client.follow(view.uuid, deadline, tell) => view.map_err(client_failure)?,
         signal = shutdown::wait_for_signal() => {
             signal?;
             return Ok(ExitCode::from(EXIT_INTERRUPTED));
@@ -215,7 +249,30 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
         false => print_rest(&client, &view, &mut live).await,
     };
     live.finish(&view);
-    whole.map(|()| exit_code(&view))
+    whole.map(|()| ExitCode::from(exit_code(&view)))
+}
+
+/// Waits for the end of a job without a word.
+async fn wait(args: JobWait, clock: SharedClock) -> Result<ExitCode> {
+    let client = facilitator_access::resolve(&args.access)?
+        .connect(clock.clone())
+        .await?;
+    let id = client.find_job(&args.id).await.map_err(client_failure)?;
+    let deadline = clock.now().plus(VERY_LONG);
+    let view = tokio::select! {
+        view = client.follow(id, deadline, |_| {}) => view.map_err(client_failure)?,
+        signal = shutdown::wait_for_signal() => {
+            signal?;
+            return Ok(ExitCode::from(EXIT_INTERRUPTED));
+        }
+    };
+    if let Some(form) = args.json {
+        let job = job_json::whole_job(&view, form, &[])?;
+        print::line(format_args!("{}", serde_json::to_string_pretty(&job)?));
+    } else if let Some(reason) = job_text::failure(&view) {
+        print::problem(format_args!("job {id}: {reason}"));
+    }
+    Ok(ExitCode::from(exit_code(&view)))
 }
 
 /// News as a line of JSON, in the words of the facilitator's own events.
@@ -236,27 +293,28 @@ fn as_json(news: &News) -> serde_json::Value {
 
 async fn cancel(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
-    let view = client.cancel(args.id).await.map_err(client_failure)?;
-    let status = view.last_status();
+    let id = client.find_job(&args.id).await.map_err(client_failure)?;
+    let view = client.cancel(id).await.map_err(client_failure)?;
+    let state = view.state();
     if args.json {
-        print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
-    } else if status.is_terminal() {
-        print::line(format_args!("job {} has ended already: {status}", args.id));
+        let job = job_json::whole_job(&view, JsonForm::Short, &[])?;
+        print::line(format_args!("{}", serde_json::to_string_pretty(&job)?));
+    } else if view.last_status().is_terminal() {
+        print::line(format_args!("job {id} has ended already: {state}"));
     } else {
-        print::line(format_args!("asked for job {} to be stopped", args.id));
+        print::line(format_args!("asked for job {id} to be stopped"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
-    let view = client.job(args.id).await.map_err(client_failure)?;
+    let id = client.find_job(&args.id).await.map_err(client_failure)?;
+    let view = client.job(id).await.map_err(client_failure)?;
     if !view.last_status().is_terminal() {
-        let status = view.last_status();
+        let state = view.state();
         return Err(anyhow::anyhow!(
-            "job {} has not ended yet; it is {status}, and `muster job logs {} --follow` waits for it",
-            args.id,
-            args.id
+            "job {id} has not ended yet; it is {state}, and `muster job logs {id} --follow` waits for it"
         )
         .into());
     }
@@ -287,14 +345,14 @@ mod tests {
     #[test]
     fn states_are_asked_for_in_the_facilitators_words() {
         assert_eq!(words_of(&[]), Vec::<&str>::new());
-        assert_eq!(words_of(&[JobState::Queued]), ["queued"]);
+        assert_eq!(words_of(&[ListedState::Waiting]), ["received", "sent"]);
         let failed = ["failed", "horde_failed", "rejected"];
-        assert_eq!(words_of(&[JobState::Failed]), failed);
+        assert_eq!(words_of(&[ListedState::Failed]), failed);
         assert_eq!(
-            words_of(&[JobState::Ended, JobState::Failed]),
+            words_of(&[ListedState::Ended, ListedState::Failed]),
             ["completed", "failed", "horde_failed", "rejected"]
         );
-        let all = words_of(&[JobState::Open, JobState::Ended]);
+        let all = words_of(&[ListedState::Open, ListedState::Ended]);
         assert_eq!(all.len(), JobStatus::ALL.len() - 1, "{all:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! A user's inputs: read from the command line, packed into the request or put into the file store.
 
 mod folder_walk;
+pub(crate) mod standard_input;
 
 use std::io::{Cursor, Seek, Write};
 use std::os::unix::fs::PermissionsExt as _;

@@ -29,6 +29,7 @@ mod webhook;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::ErrorCode;
@@ -41,13 +42,32 @@ fn main() -> ExitCode {
     let code = match Cli::try_parse() {
         Ok(cli) => run_to_end(cli.command),
         // An error of the arguments goes to standard error; help and version were asked for.
-        Err(told) if told.use_stderr() => told.exit(),
+        Err(told) if told.use_stderr() => refuse_arguments(&told),
         Err(asked) => {
             print::by(|| asked.print());
             ExitCode::SUCCESS
         }
     };
     print::stdout_failure().unwrap_or(code)
+}
+
+/// Prints why the arguments cannot be read.
+fn refuse_arguments(told: &clap::Error) -> ExitCode {
+    // Standard error that cannot be written is nothing that could be told.
+    let _ = told.print();
+    let words: Vec<String> = words_of_command().collect();
+    if told.kind() == ErrorKind::UnknownArgument && lacks_separator(&words) {
+        print::problem(format_args!(
+            "\nPut `--` before the program and its own options: muster job run IMAGE -- PROGRAM ARGUMENTS"
+        ));
+    }
+    ExitCode::from(u8::try_from(told.exit_code()).unwrap_or(u8::MAX))
+}
+
+/// Whether the arguments run a job and name no program behind `--`.
+fn lacks_separator(words: &[String]) -> bool {
+    let runs = words.get(1..3) == Some(&["job".to_owned(), "run".to_owned()][..]);
+    runs && !words.iter().any(|word| word == "--")
 }
 
 fn run_to_end(command: Command) -> ExitCode {
@@ -58,7 +78,17 @@ fn run_to_end(command: Command) -> ExitCode {
         runtime.shutdown_background();
         ended
     });
-    ended.unwrap_or_else(|failure| failure.report())
+    ended.unwrap_or_else(|failure| failure.report(asks_for_json(words_of_command())))
+}
+
+fn words_of_command() -> impl Iterator<Item = String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned())
+}
+
+/// Whether one of the options is `--json`: then errors are JSON, too.
+fn asks_for_json(args: impl Iterator<Item = String>) -> bool {
+    args.take_while(|word| word != "--")
+        .any(|word| word == "--json" || word.starts_with("--json="))
 }
 
 /// Runs a command. One that follows something for its user ends with its standard output, as `… | head` expects;
@@ -137,4 +167,25 @@ fn explain(text: &str) -> Result<ExitCode> {
     };
     print::raw(code.page());
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_json_where_the_command_is_asked_for_json_and_not_its_program() {
+        for (words, expected) in [
+            ("muster job run --json alpine", true),
+            ("muster job show --json=full @last", true),
+            ("muster job run alpine -- --json", false),
+            ("muster job run --json-lines", false),
+        ] {
+            assert_eq!(
+                asks_for_json(words.split(' ').map(str::to_owned)),
+                expected,
+                "{words}"
+            );
+        }
+    }
 }

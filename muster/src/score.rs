@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use muster_operator::score::{
-    Score, ScoreExplain, ScoreList, ScoreToolError, Simulate, check_snapshot, cycle_rows, explain_miner, find_cycle,
-    list_cycles, read, run_simulation, write,
+    Score, ScoreExplain, ScoreList, ScoreToolError, Simulate, check_snapshot, cycle_rows, explain_miner,
+    find_cycle, list_cycles, read, run_simulation, write,
 };
 use muster_terminal::print;
 

@@ -149,6 +149,78 @@ fn help_texts_are_the_reviewed_ones() {
     assert_eq!(text.lines().count(), reviewed.lines().count());
 }
 
+#[test]
+fn short_help_of_a_job_has_every_day_first_and_fits_a_screen() {
+    let called = Command::new(env!("CARGO_BIN_EXE_muster"))
+        .args(["job", "run", "-h"])
+        .env("COLUMNS", "100")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(called.stdout).unwrap();
+    let rows: usize = text
+        .lines()
+        .map(|line| line.chars().count().div_ceil(100).max(1))
+        .sum();
+    assert!(rows <= 45, "{rows} rows of 100 columns:\n{text}");
+    let headings: Vec<_> = text
+        .lines()
+        .filter(|line| line.ends_with(':') && !line.starts_with(' '))
+        .collect();
+    let expected = [
+        "Arguments:",
+        "Options:",
+        "Limits:",
+        "Images:",
+        "Checkpoints:",
+        "Routing:",
+        "Facilitator and identity:",
+    ];
+    assert_eq!(headings, expected, "{text}");
+    let whole = help(&["job".to_owned(), "run".to_owned()]);
+    for option in ["--via", "--fatal-exit", "--webhook", "  124  "] {
+        assert!(whole.contains(option) && !text.contains(option), "{option}");
+    }
+}
+
+#[test]
+fn every_option_of_the_identity_has_a_variable() {
+    let text = help(&["account".to_owned(), "show".to_owned()]);
+    let (_, options) = text.split_once("Facilitator and identity:\n").unwrap();
+    let options: Vec<_> = options.lines().take_while(|line| line.starts_with(' ')).collect();
+    assert_eq!(options.len(), 7, "{text}");
+    for line in options {
+        assert!(line.contains("[env: MUSTER_"), "{line}");
+    }
+}
+
+#[test]
+fn program_without_a_separator_is_told_where_it_belongs() {
+    for words in [["alpine", "ls", "-la"], ["alpine", "-la", "x"]] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_muster"))
+            .args(["job", "run"])
+            .args(words)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{told}");
+        let hint =
+            "Put `--` before the program and its own options: muster job run IMAGE -- PROGRAM ARGUMENTS";
+        assert!(told.contains(hint), "{told}");
+    }
+}
+
+#[test]
+fn no_color_goes_before_every_wish_for_colours() {
+    let called = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_muster"));
+        command.args(["job", "show"]).env_remove("NO_COLOR");
+        command.envs(variables.iter().copied()).output().unwrap().stderr
+    };
+    let coloured = |text: &[u8]| text.contains(&0x1b);
+    assert!(coloured(&called(&[("CLICOLOR_FORCE", "1")])));
+    assert!(!coloured(&called(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")])));
+}
+
 /// Commands that print much, and one whose text is written by the library that reads the command line.
 const PRINTING: [&[&str]; 3] = [&["completions", "bash"], &["explain", "E0001"], &["--help"]];
 

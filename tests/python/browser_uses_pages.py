@@ -230,7 +230,7 @@ class Cockpit:
         self.check("new-job")
         self.one("form.job-form button.main").click()
         # The page is never loaded again: the script brings the end.
-        self.until("the end of the job", lambda: "completed" in self.text("#head h1"))
+        self.until("the end of the job", lambda: "done" in self.text("#head h1"))
         self.until("the output", lambda: "plum" in self.text("#log"))
         self.until("the receipts", lambda: "both signatures hold" in self.text("#side"))
         side = self.text("#side")
@@ -312,7 +312,7 @@ class Cockpit:
         self.check("job-failed")
         talkative = self.run_muster("job", "run", IMAGE, "--detach", "--", "probe", "print", "250000")
         self.go(f"/jobs/{talkative}")
-        self.until("its end", lambda: "completed" in self.text("#head h1"))
+        self.until("its end", lambda: "done" in self.text("#head h1"))
         self.until("the end of its output", lambda: self.text("#log").rstrip().endswith("end"))
         self.go(f"/jobs/{talkative}")
         assert "are left out here" in self.driver.find_element(By.ID, "log").get_attribute("textContent")

@@ -24,8 +24,8 @@ pub use dockerd::Dockerd;
 pub use evm::RunningEvm;
 pub use held_program::{held_limit_s, release, while_held};
 pub use image::{
-    BUSYBOX, IMAGES_OF_TESTS, LlamaImage, PYTHON_IMAGE, TRAINING_IMAGE, another_shell_image, llama_image, llama_image_of,
-    python_image, shell_image, training_image,
+    BUSYBOX, IMAGES_OF_TESTS, LlamaImage, PYTHON_IMAGE, TRAINING_IMAGE, another_shell_image, llama_image,
+    llama_image_of, python_image, shell_image, training_image,
 };
 pub use muster_testbed::free_address;
 pub use parts::{Absences, Keys, Layout, Parts, Role, SpareMiner};

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use muster_protocol::ids::IdError;
-use muster_protocol::{JobId, JobStatus};
+use muster_protocol::job_reference::JobReferenceError;
+use muster_protocol::{JobId, JobIdPrefix, JobName, JobStatus};
 
 /// The results on a page if the query has no `page_size`.
 const DEFAULT_SIZE: u32 = 10;
@@ -73,8 +74,10 @@ impl PageQuery {
 pub struct JobFilter {
     /// Only these jobs; every job if empty.
     pub uuids: Vec<JobId>,
-    /// Only jobs with a label. No call of the API sets one yet, so there are none.
-    pub labelled: bool,
+    /// Only jobs whose ids begin like this.
+    pub prefix: Option<JobIdPrefix>,
+    /// Only jobs with this label.
+    pub tag: Option<JobName>,
     /// Only jobs with one of these statuses, or that wait if `queued` is set; jobs of every status if both are empty.
     pub statuses: BTreeSet<StatusWord>,
     /// As well the jobs that wait for an executor.
@@ -93,6 +96,12 @@ pub enum FilterRejection {
     /// A value of `uuid` is no uuid.
     #[error("{0}")]
     NotUuid(IdError),
+    /// The value of `id_prefix` is not the beginning of an id.
+    #[error("{0}")]
+    NotPrefix(JobReferenceError),
+    /// The value of `tag` is no label that a job can have.
+    #[error("{0}")]
+    NotTag(JobReferenceError),
     /// The filter names more jobs than a page can hold.
     #[error("Ask for at most {MAX_SIZE} jobs at once.")]
     TooMany,
@@ -114,6 +123,8 @@ impl FilterRejection {
     pub fn field(&self) -> &'static str {
         match self {
             Self::NotUuid(_) | Self::TooMany => "uuid",
+            Self::NotPrefix(_) => "id_prefix",
+            Self::NotTag(_) => "tag",
             Self::NotStatus => "status",
         }
     }
@@ -122,7 +133,7 @@ impl FilterRejection {
 // === impl JobFilter ===
 
 impl JobFilter {
-    /// Parses every `uuid`, and `tag`.
+    /// Parses every `uuid` and `status`, `id_prefix` and `tag`.
     ///
     /// # Errors
     /// See [`FilterRejection`].
@@ -142,7 +153,10 @@ impl JobFilter {
         if uuids.len() > MAX_SIZE as usize {
             return Err(FilterRejection::TooMany);
         }
-        let labelled = values("tag").next().is_some();
+        let prefix = values("id_prefix").next_back().map(str::parse).transpose();
+        let prefix = prefix.map_err(FilterRejection::NotPrefix)?;
+        let tag = values("tag").next_back().map(str::parse).transpose();
+        let tag = tag.map_err(FilterRejection::NotTag)?;
         let (mut statuses, mut queued) = (BTreeSet::new(), false);
         for text in values("status") {
             if text == QUEUED {
@@ -154,7 +168,8 @@ impl JobFilter {
         }
         Ok(Self {
             uuids,
-            labelled,
+            prefix,
+            tag,
             statuses,
             queued,
         })
@@ -166,7 +181,9 @@ impl JobFilter {
         let queued = self.queued.then_some(QUEUED);
         let statuses = self.statuses.iter().copied().chain(queued);
         let statuses = statuses.map(|word| format!("&status={word}"));
-        uuids.chain(statuses).collect()
+        let prefix = self.prefix.iter().map(|prefix| format!("&id_prefix={prefix}"));
+        let tag = self.tag.iter().map(|tag| format!("&tag={tag}"));
+        uuids.chain(prefix).chain(tag).chain(statuses).collect()
     }
 }
 
@@ -224,7 +241,11 @@ mod tests {
         let uuid = "11111111-2222-4333-8444-555555555555";
         let filter = query(&[("uuid", uuid), ("page", "2"), ("uuid", uuid), ("uuid", "")]).unwrap();
         assert_eq!(filter.query(), format!("&uuid={uuid}"));
-        assert!(!filter.labelled && query(&[("tag", "x")]).unwrap().labelled);
+        let named = query(&[("tag", "train"), ("id_prefix", "3F0")]).unwrap();
+        assert_eq!(named.query(), "&id_prefix=3f0&tag=train");
+        for (bad, field) in [(("tag", "a b"), "tag"), (("id_prefix", "g"), "id_prefix")] {
+            assert_eq!(query(&[bad]).unwrap_err().field(), field);
+        }
         assert_eq!(query(&[("tag", "")]), Ok(JobFilter::default()));
         assert!(matches!(
             query(&[("uuid", "x")]),

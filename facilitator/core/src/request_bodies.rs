@@ -11,7 +11,7 @@ use muster_protocol::volume::{MultiVolume, Volume, VolumePart};
 use muster_protocol::wire::facilitator::{JobNew, JobRequestTag, UserJobRequest, UserSignature};
 use muster_protocol::wire::miner::StreamingDetails;
 use muster_protocol::wire::muster::JobExtension;
-use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
+use muster_protocol::{ExecutorClass, JobId, JobName, ValidatorKey};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -285,6 +285,11 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
             "It should be an absolute path (starting with '/').".to_owned(),
         );
     }
+    if let Some(tag) = job.tag.as_ref().filter(|tag| !tag.is_empty())
+        && let Err(error) = tag.parse::<JobName>()
+    {
+        refuse("tag", format!("{error}."));
+    }
     let details = job.streaming_details.as_ref();
     if details.is_some_and(|details| details.muster.is_some()) {
         // The terms decide how a session is attested and paid. Only the validator's whitelist may set them.
@@ -318,6 +323,7 @@ const FIELDS: &[Field] = &[
     ("uploads", false, check_type::<Option<Vec<FileUpload>>>),
     ("muster", false, check_type::<Option<JobExtension>>),
     ("webhook", false, check_type::<Option<String>>),
+    ("tag", false, check_type::<Option<String>>),
 ];
 
 fn check_type<T: DeserializeOwned>(value: &Value) -> Result<(), serde_json::Error> {

@@ -22,8 +22,10 @@ use muster_process::SharedClock;
 use muster_protocol::job::Fault;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateJob, JobCheckpointsView, JobMetricsView, JobPage, JobView};
-use muster_protocol::wire::facilitator::SignatureScope;
-use muster_protocol::{Feature, FeatureSet, JobId, JobStatus, MUSTER_FEATURES_HEADER};
+use muster_protocol::wire::facilitator::{SignatureScope, UserJobRequest};
+use muster_protocol::{
+    Feature, FeatureSet, JobId, JobStatus, MUSTER_FEATURES_HEADER, Timestamp, ValidatorKey,
+};
 use uuid::Uuid;
 
 use super::authentication::Caller;
@@ -78,6 +80,7 @@ pub(super) async fn create(
         .check_headers(&caller.actor, &parts.headers, SignatureScope::SignedFields)?;
     let mut job = request_bodies::parse_job(&body)?;
     let webhook = job.webhook.take();
+    let tag = job.tag.take().unwrap_or_default();
     service.check_webhook(&caller, webhook.as_deref()).await?;
     let features = service.features_for(&job, signed.is_none()).await?;
     let id = JobId::from_uuid(Uuid::new_v4());
@@ -112,6 +115,7 @@ pub(super) async fn create(
         idempotency: idempotency.as_deref(),
         quota: service.quota,
         webhook: webhook.as_deref(),
+        tag: &tag,
     };
     let now = service.clock.now();
     // The SDK repeats a request that got no answer. A repeated request needs no selectable validator.
@@ -121,12 +125,7 @@ pub(super) async fn create(
                 count_submitted();
                 service.notifier.publish(Notice::Deliver(validator, request.uuid));
                 tracing::info!(job = %request.uuid, by = %caller.account(), %validator, "accepted a job");
-                let sent = HistoryEntry {
-                    status: JobStatus::Sent,
-                    metadata: None,
-                    at: now,
-                };
-                let view = history::job_view(&request, validator, &JobHistory::new(vec![sent]));
+                let view = view_of_new(&request, validator, tag, now);
                 return Ok((StatusCode::CREATED, Json(view)).into_response());
             }
             JobCreation::Existing(existing) => existing,
@@ -144,6 +143,19 @@ pub(super) async fn create(
     let mut view = stored.view();
     (view.image, view.completion) = (None, None);
     Ok((StatusCode::CREATED, Json(view)).into_response())
+}
+
+/// The view of a job that was accepted `now`.
+fn view_of_new(request: &UserJobRequest, validator: ValidatorKey, tag: String, now: Timestamp) -> JobView {
+    let sent = HistoryEntry {
+        status: JobStatus::Sent,
+        metadata: None,
+        at: now,
+    };
+    JobView {
+        tag,
+        ..history::job_view(request, validator, &JobHistory::new(vec![sent]))
+    }
 }
 
 impl JobService {
@@ -443,7 +455,8 @@ pub(super) async fn cancel(
         ("page" = Option<u64>, Query, minimum = 1, description = "Page number, from 1"),
         ("page_size" = Option<u32>, Query, minimum = 1, description = "Results on a page, at most 256; 10 if absent"),
         ("uuid" = Option<Vec<String>>, Query, description = "Only these jobs"),
-        ("tag" = Option<String>, Query, description = "Only jobs with this label; no job has a label yet"),
+        ("id_prefix" = Option<String>, Query, description = "Only jobs whose ids begin with this text"),
+        ("tag" = Option<String>, Query, description = "Only jobs with this label"),
         ("status" = Option<Vec<String>>, Query,
             description = "Only jobs with one of these statuses, or with `queued` those that wait for an executor"),
         ("Muster-Features" = Option<String>, Header,

@@ -191,6 +191,7 @@ async fn job_in(api: &SessionApi, form: &JobForm) -> Result<CreateJob, ApiFailur
     }
     let seconds = |none: bool| if none { LEAST_TRANSFER } else { UNKNOWN_TRANSFER };
     Ok(CreateJob {
+        tag: None,
         target_validator_hotkey: validator,
         executor_class: class,
         docker_image: form.image.clone(),

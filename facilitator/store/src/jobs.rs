@@ -52,13 +52,18 @@ pub struct StoredJob {
     pub cancelled: bool,
     /// Whether its live output is all the output that there is.
     pub keeps_output: bool,
+    /// The user's label; empty for a job without one.
+    pub tag: String,
 }
 
 impl StoredJob {
     /// The job as its user sees it.
     #[must_use]
     pub fn view(&self) -> JobView {
-        history::job_view(&self.request, self.validator, &self.history)
+        JobView {
+            tag: self.tag.clone(),
+            ..history::job_view(&self.request, self.validator, &self.history)
+        }
     }
 }
 
@@ -77,6 +82,8 @@ pub struct JobSubmission<'a> {
     pub quota: JobQuota,
     /// The URL that is notified of the job's end; the account's own if absent.
     pub webhook: Option<&'a str>,
+    /// The user's label; empty for a job without one.
+    pub tag: &'a str,
 }
 
 /// The outcome of a submission.
@@ -91,7 +98,7 @@ pub enum JobCreation {
 }
 
 /// The columns of a [`JobRow`], but for the request.
-const JOB_COLUMNS: &str = "uuid, account, validator, cancelled_at, keeps_output";
+const JOB_COLUMNS: &str = "uuid, account, validator, cancelled_at, keeps_output, tag";
 
 muster_store::row! {
     struct JobRow {
@@ -100,6 +107,7 @@ muster_store::row! {
         validator: String,
         cancelled_at: i64,
         keeps_output: i64,
+        tag: String,
         request: String,
     }
 }
@@ -122,8 +130,8 @@ impl Store {
     pub async fn create(&self, job: JobSubmission<'_>, now: Timestamp) -> Result<JobCreation, StoreError> {
         let (request, account) = (job.request, job.actor.account.to_string());
         let mut transaction = self.writer.begin().await?;
-        let statement = "INSERT INTO jobs (uuid, user_key, validator, timestamp_ns, signature, request, created_at, account, idempotency) \
-                         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING";
+        let statement = "INSERT INTO jobs (uuid, user_key, validator, timestamp_ns, signature, request, created_at, account, idempotency, tag) \
+                         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING";
         let done = sqlx::query(statement)
             .bind(request.uuid.to_string())
             .bind(request.signature.signatory.to_string())
@@ -134,6 +142,7 @@ impl Store {
             .bind(now.micros())
             .bind(&account)
             .bind(job.idempotency)
+            .bind(job.tag)
             .execute(&mut *transaction)
             .await
             .during("store a job")?;
@@ -372,6 +381,7 @@ impl JobRow {
             history,
             cancelled: self.cancelled_at > 0,
             keeps_output: self.keeps_output > 0,
+            tag: self.tag,
         })
     }
 }

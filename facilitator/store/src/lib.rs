@@ -150,6 +150,7 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "attempt blocks",
             include_str!("../migrations/0031_attempt_blocks.sql"),
         ),
+        (32, "jobs name", include_str!("../migrations/0032_jobs_name.sql")),
     ])
 });
 

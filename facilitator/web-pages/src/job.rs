@@ -12,7 +12,7 @@ use muster_protocol::{StageTime, Timestamp};
 use crate::checked_receipts::CheckedReceipt;
 use crate::frame::{Section, Visitor, page, token};
 use crate::jobs::took;
-use crate::status::{badge, failure_of, of_job, word_of};
+use crate::status::{badge, of_job};
 use crate::text::{bytes, limit, number, plain, shorten, span, time, utc};
 use crate::{job_check, job_completion, job_curves, job_output, job_route, job_timeline};
 
@@ -94,7 +94,7 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool, receipts: &[CheckedRe
                     }
                 }
             }
-            @if let Some(outcome) = failure_of(view) { (failure(&outcome)) }
+            @if let Some(outcome) = view.failure() { (failure(&outcome)) }
             @if let Some(place) = view.queue.as_deref().filter(|_| open) { (queue_place(place, visitor.now)) }
             p.progress #progress data-progress hidden {}
             dl.facts {
@@ -190,7 +190,7 @@ fn steps(view: &JobView, now: Timestamp) -> Markup {
                 tbody {
                     @for (entry, next) in view.status_history.iter().zip(ends) {
                         tr {
-                            th scope="row" { (word_of(entry.status)) }
+                            th scope="row" { (entry.status.step()) }
                             td.n title=(format!("{} UTC", utc(entry.created_at))) {
                                 "+" (span(entry.created_at.since(begun)))
                             }

@@ -10,7 +10,6 @@ use muster_protocol::wire::route::RouteStep;
 use serde_json::Value;
 
 use crate::checked_receipts::CheckedReceipt;
-use crate::status::failure_of;
 use crate::text::{plain, shorten};
 
 /// The most entries of each list.
@@ -29,7 +28,7 @@ pub(crate) fn section(view: &JobView, receipts: &[CheckedReceipt]) -> Markup {
     if !told.is_empty() {
         return steps(told);
     }
-    let outcome = failure_of(view);
+    let outcome = view.failure();
     let context = outcome.as_ref().and_then(context_of);
     let attempts = attempts(context, receipts);
     let passed = passed_over(context);

@@ -40,7 +40,7 @@ impl JobChoice {
     const ALL: [(Self, &'static str); 4] = [
         (Self::All, "All"),
         (Self::Open, "Open"),
-        (Self::Completed, "Completed"),
+        (Self::Completed, "Done"),
         (Self::Failed, "Failed"),
     ];
 

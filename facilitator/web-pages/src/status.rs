@@ -1,9 +1,8 @@
 //! A job's status as a word and a shape. Colour only repeats what both show.
 
 use maud::{Markup, html};
-use muster_protocol::JobStatus;
-use muster_protocol::job::Outcome;
 use muster_protocol::rest::JobView;
+use muster_protocol::{JobState, JobStatus};
 
 /// The kind of a status, which has a shape and a colour of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,64 +58,23 @@ impl StatusKind {
     }
 }
 
-/// The status of a job as its last entry states it.
+/// The status of a job: its state, with its place while it waits.
 pub fn of_job(view: &JobView) -> ShownStatus {
-    let shown = |kind, word: &str| ShownStatus {
-        kind,
-        word: word.to_owned(),
+    let state = view.state();
+    let kind = match state {
+        JobState::Waiting => StatusKind::Waiting,
+        JobState::Preparing | JobState::Running | JobState::Delivering => StatusKind::Running,
+        JobState::Done => StatusKind::Succeeded,
+        JobState::Cancelled => StatusKind::Cancelled,
+        JobState::Failed if view.last_status() == JobStatus::HordeFailed => StatusKind::SubnetFailed,
+        JobState::Failed => StatusKind::Failed,
     };
-    let status = view.last_status();
-    match status {
-        JobStatus::Unknown | JobStatus::Sent | JobStatus::Received => match &view.queue {
-            Some(place) => ShownStatus {
-                kind: StatusKind::Waiting,
-                word: format!("waiting, {} of {}", place.position, place.waiting),
-            },
-            None => shown(StatusKind::Waiting, word_of(status)),
-        },
-        // The program starts as soon as its inputs are there.
-        JobStatus::VolumesReady => shown(StatusKind::Running, "running"),
-        JobStatus::Accepted
-        | JobStatus::ExecutorReady
-        | JobStatus::StreamingReady
-        | JobStatus::ExecutionDone => shown(StatusKind::Running, word_of(status)),
-        JobStatus::Completed => shown(StatusKind::Succeeded, word_of(status)),
-        JobStatus::Failed if is_cancelled(view) => shown(StatusKind::Cancelled, "cancelled"),
-        JobStatus::Failed | JobStatus::Rejected => shown(StatusKind::Failed, word_of(status)),
-        JobStatus::HordeFailed => shown(StatusKind::SubnetFailed, word_of(status)),
-    }
-}
-
-/// The word of a status: the API's own, with spaces.
-pub const fn word_of(status: JobStatus) -> &'static str {
-    match status {
-        JobStatus::Unknown => "unknown",
-        JobStatus::Sent => "sent",
-        JobStatus::Received => "received",
-        JobStatus::Accepted => "accepted",
-        JobStatus::ExecutorReady => "executor ready",
-        JobStatus::StreamingReady => "streaming ready",
-        JobStatus::VolumesReady => "inputs ready",
-        JobStatus::ExecutionDone => "program ended",
-        JobStatus::Completed => "completed",
-        JobStatus::Rejected => "rejected",
-        JobStatus::Failed => "failed",
-        JobStatus::HordeFailed => "subnet failed",
-    }
-}
-
-/// Whether the job's user cancelled it: a failure whose context states it.
-fn is_cancelled(view: &JobView) -> bool {
-    let Some(Outcome::Failed(details)) = failure_of(view) else {
-        return false;
+    let place = view.queue.as_ref().filter(|_| state == JobState::Waiting);
+    let word = match place {
+        Some(place) => format!("{state}, {} of {}", place.position, place.waiting),
+        None => state.to_string(),
     };
-    let context = details.context.as_ref();
-    context.and_then(|context| context.get("cancelled")?.as_bool()) == Some(true)
-}
-
-/// The failure of an ended job, if it did not succeed.
-pub fn failure_of(view: &JobView) -> Option<Outcome> {
-    Outcome::failure_in(view.status_history.last()?.metadata.as_ref()?)
+    ShownStatus { kind, word }
 }
 
 /// The shape of a kind. Screen readers read the word beside it.

@@ -6,7 +6,7 @@ mod terms;
 
 use std::time::Duration;
 
-pub use checkpoints::{CheckpointOptions, read_best_metric, read_resume_source, read_stall};
+pub use checkpoints::{CheckpointOptions, NamedCheckpoint, read_best_metric, read_resume_source, read_stall};
 pub use report::ReportOptions;
 pub use terms::TermsOptions;
 

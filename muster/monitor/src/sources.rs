@@ -142,7 +142,7 @@ fn job(view: &JobView, place: Option<String>) -> UserJob {
     UserJob {
         id: view.uuid.to_string(),
         image: view.docker_image.clone(),
-        state: job_text::state(view),
+        state: view.state().to_string(),
         ended: status.is_terminal(),
         completed: status == JobStatus::Completed,
         created_at: Some(view.created_at),

@@ -3,19 +3,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Arg, Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use muster_client::FacilitatorUrl;
 use muster_job_spec::options::{ReportOptions, TermsOptions, duration};
 use muster_protocol::account_api::KeyRight;
 use muster_protocol::job::MetricName;
-use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
+use muster_protocol::{ExecutorClass, JobName, JobReference, ValidatorKey};
 
 /// `muster job`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Job {
     /// Run a Docker image somewhere in the subnet. Waits, shows its output, and ends with its exit code.
-    #[command(after_help = RUN_EXAMPLES)]
+    #[command(after_help = RUN_NOTE, after_long_help = RUN_EXAMPLES, mut_args(keep_short_help_short))]
     Run(Box<JobRun>),
     /// List jobs, newest first.
     #[command(visible_alias = "list")]
@@ -24,6 +24,8 @@ pub(crate) enum Job {
     Show(JobTraced),
     /// Print a job's output; with --follow, while it runs.
     Logs(JobLogs),
+    /// Wait for a job's end, and end with its exit code.
+    Wait(JobWait),
     /// Draw the metrics that a job's program reported, while it runs and after.
     Curve(JobCurve),
     /// List the checkpoints of a job that are kept, or fetch one.
@@ -38,6 +40,16 @@ pub(crate) enum Job {
     Get(JobGet),
 }
 
+const RUN_NOTE: &str = "`muster job run --help` has every option, the exit codes and examples.";
+
+/// Leaves options that few jobs need to `--help`.
+fn keep_short_help_short(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "dir" | "validator" | "api_key" | "wallets" | "hotkey" => arg.hide_short_help(true),
+        _ => arg,
+    }
+}
+
 const RUN_EXAMPLES: &str = "Examples:
   muster job run muster/hello:latest --input text.txt=notes.txt -- words
   muster job run python:3.13-slim --input data=./data --output model.bin --timeout 30m -- python /volume/data/train.py
@@ -45,13 +57,26 @@ const RUN_EXAMPLES: &str = "Examples:
   muster job run IMAGE --input big.bin=https://host/big.bin --output out.bin='https://bucket/out.bin?X-Amz-Signature=…'
 
 Inputs lie under /volume. Files and folders in /output are delivered where --output says, small files in /artifacts come
-back inside the result. There is no network in the container. Ctrl-C cancels the job.";
+back inside the result. There is no network in the container. Ctrl-C cancels the job.
+
+Exit codes:
+  the program's own, where the program ended by itself
+  124  the job's time limit ended the program
+  125  anything else ended the job: the subnet, the facilitator, a lost input, an option that cannot be used
+  130  Ctrl-C
+  2    the command line cannot be read
+A program may use these codes, too: with --json, `exit_code` is the program's own or null, and `fault` names the party.";
 
 /// The facilitator and the identity. Defaults: the subnet that `muster up` runs in this folder, then `muster login`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FacilitatorOptions {
     /// The state folder of `muster up` to take the defaults from.
-    #[arg(long, default_value = ".muster", help_heading = "Facilitator and identity")]
+    #[arg(
+        long,
+        default_value = ".muster",
+        env = "MUSTER_DIR",
+        help_heading = "Facilitator and identity"
+    )]
     pub(crate) dir: PathBuf,
     /// URL of the facilitator.
     #[arg(long, env = "MUSTER_FACILITATOR", help_heading = "Facilitator and identity")]
@@ -79,10 +104,15 @@ pub(crate) struct WalletName {
     #[arg(long, env = "MUSTER_WALLETS", help_heading = "Facilitator and identity")]
     pub(crate) wallets: Option<PathBuf>,
     /// Sign with the hotkey of this wallet; `user` in a local subnet.
-    #[arg(long, help_heading = "Facilitator and identity")]
+    #[arg(long, env = "MUSTER_WALLET", help_heading = "Facilitator and identity")]
     pub(crate) wallet: Option<String>,
     /// The hotkey's name.
-    #[arg(long, default_value = "default", help_heading = "Facilitator and identity")]
+    #[arg(
+        long,
+        default_value = "default",
+        env = "MUSTER_HOTKEY",
+        help_heading = "Facilitator and identity"
+    )]
     pub(crate) hotkey: String,
 }
 
@@ -97,72 +127,170 @@ pub(crate) enum Via {
     Store,
 }
 
-/// `muster job run`.
+/// How much of a job is printed as JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum JsonForm {
+    /// Without the contents of inline inputs and the signatures of URLs.
+    Short,
+    /// All that the facilitator tells.
+    Full,
+}
+
+/// The options that say what a job is: neither a file that describes a job nor an earlier job has them beside it.
+const OF_ONE_JOB: [&str; 29] = [
+    "image",
+    "registry_user",
+    "registry_password_stdin",
+    "image_archive",
+    "inputs",
+    "outputs",
+    "env",
+    "env_files",
+    "class",
+    "timeout",
+    "download_timeout",
+    "upload_timeout",
+    "on_trusted_miner",
+    "image_time_limit",
+    "priority",
+    "queue_time",
+    "metrics",
+    "deterministic",
+    "checkpoint",
+    "every",
+    "best",
+    "signal",
+    "fatal",
+    "resume_from",
+    "stall",
+    "webhook",
+    "artifacts",
+    "via",
+    "command",
+];
+
+/// `muster job run`: the options of every day first, the others under a heading each.
 #[derive(Debug, Args)]
 pub(crate) struct JobRun {
     /// The image: a name, a name with a digest, or an image id.
-    #[arg(required_unless_present_any = ["image_archive", "spec"], conflicts_with = "image_archive")]
+    #[arg(required_unless_present_any = ["image_archive", "spec", "again"], conflicts_with = "image_archive")]
     pub(crate) image: Option<String>,
-    /// A file that describes the whole job. Only --detach, --json, --save, --force and the facilitator's options may
+    /// An input: PATH under /volume = a file, a folder or a URL. Repeatable.
+    ///
+    /// A URL is fetched by the executor. PATH=- is what this command reads from standard input; the program's own
+    /// standard input is empty.
+    #[arg(long = "input", short = 'i', value_name = "PATH=SOURCE")]
+    pub(crate) inputs: Vec<String>,
+    /// An output: a file or a folder under /output, fetched here. Repeatable.
+    ///
+    /// `.` is all of /output, '*.csv' all files that match, 1,000 at most. With a URL it is put there instead, a folder
+    /// (`FOLDER/`) as a tar archive. No file of yours is overwritten without --force.
+    #[arg(long = "output", short = 'o', value_name = "PATH[=URL]")]
+    pub(crate) outputs: Vec<String>,
+    /// A variable of the environment. Repeatable.
+    ///
+    /// NAME alone has the value that it has here, and is left out where it is not set.
+    #[arg(long = "env", short = 'e', value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
+    /// A file of variables, one a line. Repeatable.
+    ///
+    /// A line is `NAME=VALUE` or `NAME`; empty ones and those that begin with # are passed over. --env goes before it.
+    #[arg(long = "env-file", value_name = "FILE")]
+    pub(crate) env_files: Vec<PathBuf>,
+    /// A name for the job, by which other commands find it.
+    ///
+    /// A later job of the same name takes it over.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<JobName>,
+    /// The kind of executor.
+    #[arg(long, default_value = "always_on.test")]
+    pub(crate) class: ExecutorClass,
+    /// How long the program may run: 90, 90s, 15m, 2h.
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
+    pub(crate) timeout: Duration,
+    /// The folder for outputs and artifacts.
+    ///
+    /// Outputs go to the current folder by default, artifacts nowhere.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) save: Option<PathBuf>,
+    /// Let results replace files here of other contents.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Run an earlier job again.
+    ///
+    /// With its image, program, inputs, outputs and limits. Only --name and the options that may stand beside --spec may
     /// stand beside it.
-    #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "image", "registry_user", "registry_password_stdin", "image_archive", "inputs", "outputs", "env", "class",
-        "timeout", "download_timeout", "upload_timeout", "on_trusted_miner", "image_time_limit", "priority",
-        "queue_time", "metrics", "deterministic", "checkpoint", "every", "best", "signal", "fatal", "resume_from",
-        "stall", "webhook", "artifacts", "via", "command",
-    ])]
+    #[arg(long, value_name = "JOB", conflicts_with_all = OF_ONE_JOB)]
+    pub(crate) again: Option<JobReference>,
+    /// A file that describes the whole job.
+    ///
+    /// Only --detach, --quiet, --json, --save, --retries, --force and the facilitator's options may stand beside it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE_JOB, conflicts_with_all = ["name", "again"])]
     pub(crate) spec: Option<PathBuf>,
-    /// Your user name at the image's registry, for an image that not everybody may read.
+    /// Do not wait: print the job's id.
+    #[arg(long, short = 'd')]
+    pub(crate) detach: bool,
+    /// Print what the program prints, and errors, and nothing else.
+    #[arg(long, short = 'q')]
+    pub(crate) quiet: bool,
+    /// Print the job as JSON when it has ended, and nothing else on stdout.
+    ///
+    /// `--json=full` has the contents of inline inputs and signed URLs, too.
+    #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true,
+        default_missing_value = "short", hide_possible_values = true)]
+    pub(crate) json: Option<JsonForm>,
+    /// How often to submit it anew if others fail it.
+    ///
+    /// A job that fails by another's fault than yours before its program has printed anything. The subnet itself tries
+    /// several miners before a job fails.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, help_heading = "Limits",
+        value_parser = clap::value_parser!(u32).range(0..=10))]
+    pub(crate) retries: u32,
+    /// How long inputs may take to get there; by default by their size.
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Limits", hide_short_help = true)]
+    pub(crate) download_timeout: Option<Duration>,
+    /// How long outputs may take to be delivered; by default 30s, 5m if there are any.
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Limits", hide_short_help = true)]
+    pub(crate) upload_timeout: Option<Duration>,
+    /// Your user name at the image's registry.
+    ///
+    /// For an image that not everybody may read.
     #[arg(
         long,
         value_name = "NAME",
         requires = "registry_password_stdin",
-        conflicts_with = "image_archive"
+        conflicts_with = "image_archive",
+        help_heading = "Images",
+        hide_short_help = true
     )]
     pub(crate) registry_user: Option<String>,
-    /// Read the password or token for --registry-user from standard input. Only the job's validator and the miners that
-    /// are offered the job can read it.
-    #[arg(long, requires = "registry_user")]
+    /// Read the password for --registry-user from standard input.
+    ///
+    /// Or a token. Only the job's validator and the miners that are offered the job can read it.
+    #[arg(
+        long,
+        requires = "registry_user",
+        help_heading = "Images",
+        hide_short_help = true
+    )]
     pub(crate) registry_password_stdin: bool,
-    /// An image of your own, as `docker save IMAGE > FILE` writes it, also packed by gzip or zstd, or an OCI layout.
+    /// An image of your own, as `docker save IMAGE > FILE` writes it.
+    ///
+    /// Also packed by gzip or zstd, or an OCI layout.
     ///
     /// It goes through the facilitator's file store: at most `files.max_file_mib` (16,384), and your account's room,
     /// `files.quota_mib` (20,480).
     ///
     /// An executor takes at most `images.max_mib` (51,200).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Images")]
     pub(crate) image_archive: Option<PathBuf>,
-    /// An input: PATH under /volume = a file or a folder here, or a URL that the executor fetches. Repeatable.
-    #[arg(long = "input", short = 'i', value_name = "PATH=FILE|FOLDER|URL")]
-    pub(crate) inputs: Vec<String>,
-    /// An output: a file or a folder under /output (`.` is all of it), fetched here at the job's end, or put to a URL
-    /// (FOLDER/ as tar). Repeatable.
-    ///
-    /// '*.csv' is all files that match, 1,000 at most. No file of yours is overwritten without --force.
-    #[arg(long = "output", short = 'o', value_name = "PATH[=URL]")]
-    pub(crate) outputs: Vec<String>,
-    /// An environment variable. Repeatable.
-    #[arg(long = "env", short = 'e', value_name = "KEY=VALUE")]
-    pub(crate) env: Vec<String>,
-    /// The kind of executor.
-    #[arg(long, default_value = "always_on.test")]
-    pub(crate) class: ExecutorClass,
-    /// How long the program may run: 90, 90s, 15m, 2h.
-    #[arg(long, default_value = "60s", value_parser = duration)]
-    pub(crate) timeout: Duration,
-    /// How long inputs may take to get there; by default by their size.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) download_timeout: Option<Duration>,
-    /// How long outputs may take to be delivered; by default 30s, 5m if there are any.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) upload_timeout: Option<Duration>,
-    /// Run it on the trusted miner, if the validator keeps one.
-    #[arg(long)]
-    pub(crate) on_trusted_miner: bool,
     #[command(flatten)]
     pub(crate) terms: TermsOptions,
+    /// Run it on the trusted miner, if the validator keeps one.
+    #[arg(long, help_heading = "Routing")]
+    pub(crate) on_trusted_miner: bool,
     /// A URL that the facilitator tells the job's end: a signed POST (see `muster webhook`).
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help_heading = "Routing", hide_short_help = true)]
     pub(crate) webhook: Option<String>,
     /// Folder in the container whose small files come back inside the result.
     ///
@@ -170,23 +298,23 @@ pub(crate) struct JobRun {
     /// executor).
     ///
     /// Standard error names those that were left out.
-    #[arg(long, default_value = "/artifacts", value_name = "FOLDER")]
+    #[arg(
+        long,
+        default_value = "/artifacts",
+        value_name = "FOLDER",
+        help_heading = "Routing",
+        hide_short_help = true
+    )]
     pub(crate) artifacts: String,
-    /// The folder for outputs and artifacts. Outputs go to the current folder by default, artifacts nowhere.
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) save: Option<PathBuf>,
-    /// Let outputs and artifacts replace files here that have other contents.
-    #[arg(long)]
-    pub(crate) force: bool,
     /// The way in which inputs of this machine travel.
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "auto",
+        help_heading = "Routing",
+        hide_short_help = true
+    )]
     pub(crate) via: Via,
-    /// Do not wait: print the job's id.
-    #[arg(long, short = 'd')]
-    pub(crate) detach: bool,
-    /// Print the whole job as JSON when it has ended, and nothing else on stdout.
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) access: FacilitatorOptions,
     /// The arguments of the image's entry point.
@@ -196,23 +324,31 @@ pub(crate) struct JobRun {
 
 /// The states by which jobs are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum JobState {
-    /// Waits for an executor.
-    Queued,
+pub(crate) enum ListedState {
+    /// No miner has it yet.
+    #[value(alias = "queued")]
+    Waiting,
+    /// A miner has it, and its executor starts.
+    Preparing,
+    /// The program runs.
+    Running,
+    /// The outputs are delivered.
+    Delivering,
+    /// Has ended well.
+    #[value(alias = "completed")]
+    Done,
+    /// Failed, whosever fault it was, or was cancelled.
+    Failed,
     /// Has not ended.
     Open,
     /// Has ended, well or badly.
     Ended,
-    /// Has ended well.
-    Completed,
-    /// Failed by its own fault, by the subnet's, or was rejected.
-    Failed,
 }
 
 /// `muster job ls`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  muster job ls --status queued
+  muster job ls --status waiting
   muster job ls --status open --limit 50 --page 2")]
 pub(crate) struct JobLs {
     /// The number of rows to show.
@@ -223,10 +359,11 @@ pub(crate) struct JobLs {
     pub(crate) page: u64,
     /// Only jobs in this state. Repeatable.
     #[arg(long = "status", short = 's', value_enum, value_name = "STATE")]
-    pub(crate) states: Vec<JobState>,
-    /// Print them as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    pub(crate) states: Vec<ListedState>,
+    /// Print them as JSON, a few fields of each; `full` with all of them.
+    #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true,
+        default_missing_value = "short", hide_possible_values = true)]
+    pub(crate) json: Option<JsonForm>,
     #[command(flatten)]
     pub(crate) access: FacilitatorOptions,
 }
@@ -234,18 +371,26 @@ pub(crate) struct JobLs {
 /// `muster job show`.
 #[derive(Debug, Args)]
 pub(crate) struct JobTraced {
-    #[command(flatten)]
-    pub(crate) job: JobShow,
+    /// The job: its id, the beginning of its id, its name, or @last for the newest one.
+    #[arg(value_name = "JOB")]
+    pub(crate) id: JobReference,
     /// Show its way across the roles instead: each stage with its begin and its time.
     #[arg(long)]
     pub(crate) trace: bool,
+    /// Print it as JSON; `full` with inline inputs and signed URLs.
+    #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true,
+        default_missing_value = "short", hide_possible_values = true)]
+    pub(crate) json: Option<JsonForm>,
+    #[command(flatten)]
+    pub(crate) access: FacilitatorOptions,
 }
 
-/// `muster job cancel`, and what `muster job show` shares with it.
+/// `muster job cancel` and `muster job check`.
 #[derive(Debug, Args)]
 pub(crate) struct JobShow {
-    /// The id of the job.
-    pub(crate) id: JobId,
+    /// The job: its id, the beginning of its id, its name, or @last for the newest one.
+    #[arg(value_name = "JOB")]
+    pub(crate) id: JobReference,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -256,14 +401,33 @@ pub(crate) struct JobShow {
 /// `muster job logs`.
 #[derive(Debug, Args)]
 pub(crate) struct JobLogs {
-    /// The id of the job.
-    pub(crate) id: JobId,
+    /// The job: its id, the beginning of its id, its name, or @last for the newest one.
+    #[arg(value_name = "JOB")]
+    pub(crate) id: JobReference,
     /// Go on until the job has ended; then end with its exit code. Ctrl-C leaves the job alone.
     #[arg(long, short = 'f')]
     pub(crate) follow: bool,
+    /// Only the last lines of each stream.
+    #[arg(long, short = 'n', value_name = "LINES", conflicts_with_all = ["follow", "json"])]
+    pub(crate) tail: Option<usize>,
     /// Print one JSON object per line: {"event": "status"|"log"|"progress"|"metrics", …}.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) access: FacilitatorOptions,
+}
+
+/// `muster job wait`.
+#[derive(Debug, Args)]
+#[command(after_help = "The exit codes are those of `muster job run`. Ctrl-C leaves the job alone.")]
+pub(crate) struct JobWait {
+    /// The job: its id, the beginning of its id, its name, or @last for the newest one.
+    #[arg(value_name = "JOB")]
+    pub(crate) id: JobReference,
+    /// Print it as JSON when it has ended; `full` with inline inputs and signed URLs.
+    #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true,
+        default_missing_value = "short", hide_possible_values = true)]
+    pub(crate) json: Option<JsonForm>,
     #[command(flatten)]
     pub(crate) access: FacilitatorOptions,
 }
@@ -280,8 +444,9 @@ pub(crate) struct JobReport {
 /// `muster job curve`.
 #[derive(Debug, Args)]
 pub(crate) struct JobCurve {
-    /// The id of the job.
-    pub(crate) id: JobId,
+    /// The job: its id, the beginning of its id, its name, or @last for the newest one.
+    #[arg(value_name = "JOB")]
+    pub(crate) id: JobReference,
     /// Only this metric. Repeatable.
     #[arg(long = "metric", value_name = "NAME")]
     pub(crate) metrics: Vec<MetricName>,
@@ -298,8 +463,9 @@ pub(crate) struct JobCurve {
 /// `muster job checkpoints`.
 #[derive(Debug, Args)]
 pub(crate) struct JobCheckpoints {
-    /// The id of the job.
-    pub(crate) id: JobId,
+    /// The job: its id, the beginning of its id, its name, or @last for the newest one.
+    #[arg(value_name = "JOB")]
+    pub(crate) id: JobReference,
     /// Fetch the checkpoint of this number.
     #[arg(long, value_name = "N")]
     pub(crate) get: Option<u32>,
@@ -316,8 +482,9 @@ pub(crate) struct JobCheckpoints {
 /// `muster job get`.
 #[derive(Debug, Args)]
 pub(crate) struct JobGet {
-    /// The id of the job.
-    pub(crate) id: JobId,
+    /// The job: its id, the beginning of its id, its name, or @last for the newest one.
+    #[arg(value_name = "JOB")]
+    pub(crate) id: JobReference,
     /// Where to write outputs and artifacts.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub(crate) save: PathBuf,

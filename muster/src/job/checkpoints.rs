@@ -18,7 +18,8 @@ pub(super) async fn checkpoints(args: JobCheckpoints, clock: SharedClock) -> Res
     let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
-    let view = client.job_checkpoints(args.id).await.map_err(client_failure)?;
+    let id = client.find_job(&args.id).await.map_err(client_failure)?;
+    let view = client.job_checkpoints(id).await.map_err(client_failure)?;
     if let Some(ordinal) = args.get {
         return fetch(&args, ordinal, &view, client.http(), clock).await;
     }
@@ -31,7 +32,7 @@ pub(super) async fn checkpoints(args: JobCheckpoints, clock: SharedClock) -> Res
     }
     if view.checkpoints.is_empty() {
         let hint = "a job leaves checkpoints in the folder that `muster job run --checkpoint` names";
-        print::problem(format_args!("job {} keeps no checkpoints; {hint}", args.id));
+        print::problem(format_args!("job {id} keeps no checkpoints; {hint}"));
         return Ok(ExitCode::SUCCESS);
     }
     checkpoint_text::print_table(&view.checkpoints);

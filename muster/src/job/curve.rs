@@ -18,7 +18,8 @@ const SIZE: (u16, u16) = (80, 16);
 
 pub(super) async fn curve(args: JobCurve, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
-    let JobMetricsView { newest, mut series } = client.job_metrics(args.id).await.map_err(client_failure)?;
+    let id = client.find_job(&args.id).await.map_err(client_failure)?;
+    let JobMetricsView { newest, mut series } = client.job_metrics(id).await.map_err(client_failure)?;
     if !args.metrics.is_empty() {
         series.retain(|series| args.metrics.contains(&series.name));
     }
@@ -28,7 +29,7 @@ pub(super) async fn curve(args: JobCurve, clock: SharedClock) -> Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(file) = args.svg {
-        let svg = draw_svg(&format!("job {}", args.id), &series);
+        let svg = draw_svg(&format!("job {id}"), &series);
         std::fs::write(&file, svg).with_context(|| format!("{} cannot be written", file.display()))?;
         print::line(format_args!("{} curves in {}", series.len(), file.display()));
         return Ok(ExitCode::SUCCESS);
@@ -36,7 +37,7 @@ pub(super) async fn curve(args: JobCurve, clock: SharedClock) -> Result<ExitCode
     if series.is_empty() {
         let hint = "a program reports metrics by lines of JSON in $MUSTER_PROGRESS, and `muster job run --metric` finds \
                     them in its output";
-        print::problem(format_args!("job {} has no such metrics; {hint}", args.id));
+        print::problem(format_args!("job {id} has no such metrics; {hint}"));
     }
     let (width, height) = SIZE;
     let width = terminal_width().unwrap_or(width);

@@ -7,12 +7,17 @@ use muster_protocol::rest::JobView;
 use muster_protocol::wire::executor::LogStream;
 use muster_protocol::{Digest, ErrorCode, JobStatus};
 use muster_terminal::job_display::LiveDisplay;
+use muster_terminal::print;
 use muster_terminal::printed_part::PrintedPart;
 
+use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
 
 /// The most characters that the text of a result has. A text of so many may have been cut.
 const MAX_TEXT_CHARS: usize = 1_000_000;
+
+/// The bytes from the end of a stored stream among which its last lines are looked for first.
+const FIRST_WINDOW: u64 = 1024 * 1024;
 
 /// The reason why a stream was not printed whole.
 struct IncompleteStream {
@@ -36,16 +41,69 @@ pub(super) async fn print_rest(client: &Client, view: &JobView, live: &mut LiveD
         .map_err(|incomplete| incomplete.into_failure(view))
 }
 
+/// Prints the last lines of each stream, as far as the facilitator has them.
+pub(super) async fn print_tail(client: &Client, view: &JobView, lines: usize) -> Result {
+    let stdout = read_tail(client, view, LogStream::Stdout, lines).await?;
+    print::bytes(&stdout);
+    let stderr = read_tail(client, view, LogStream::Stderr, lines).await?;
+    print::bytes_beside(&stderr);
+    Ok(())
+}
+
+async fn read_tail(client: &Client, view: &JobView, stream: LogStream, lines: usize) -> Result<Vec<u8>> {
+    let text = text_of(view, stream).as_bytes();
+    let printed = printed_stream(view, stream);
+    let stored = printed.filter(|printed| printed.within(text_of(view, stream)).is_none());
+    let Some(stored) = stored.and_then(|printed| printed.stored) else {
+        let own = printed.and_then(|printed| printed.within(text_of(view, stream)));
+        return Ok(last_lines(own.unwrap_or(text), lines).to_vec());
+    };
+    let mut window = FIRST_WINDOW;
+    loop {
+        let from = stored.bytes.saturating_sub(window);
+        let mut end = Vec::new();
+        let put = |bytes: &[u8]| end.extend_from_slice(bytes);
+        client
+            .read_output(view.uuid, stream, from, stored.bytes, put)
+            .await
+            .map_err(client_failure)?;
+        let found = last_lines(&end, lines);
+        // A line that begins before the window would be cut.
+        if from == 0 || found.len() < end.len() {
+            return Ok(found.to_vec());
+        }
+        window = window.saturating_mul(4);
+    }
+}
+
+/// The last lines of a text; the last one need not have an end.
+fn last_lines(text: &[u8], lines: usize) -> &[u8] {
+    let whole = text.strip_suffix(b"\n").unwrap_or(text);
+    if lines == 0 {
+        return &[];
+    }
+    let ends = whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let begin = ends
+        .rev()
+        .nth(lines - 1)
+        .map_or(0, |(at, _)| at.saturating_add(1));
+    text.get(begin..).unwrap_or_default()
+}
+
+const fn text_of(view: &JobView, stream: LogStream) -> &String {
+    match stream {
+        LogStream::Stdout | LogStream::Unknown => &view.stdout,
+        LogStream::Stderr => &view.stderr,
+    }
+}
+
 async fn print_stream(
     client: &Client,
     view: &JobView,
     stream: LogStream,
     live: &mut LiveDisplay,
 ) -> std::result::Result<(), IncompleteStream> {
-    let text = match stream {
-        LogStream::Stdout | LogStream::Unknown => &view.stdout,
-        LogStream::Stderr => &view.stderr,
-    };
+    let text = text_of(view, stream);
     if live.skips_gaps(stream) {
         // A person saw the newest of it, and is told how to get all of it.
         return Ok(());
@@ -176,5 +234,28 @@ impl IncompleteStream {
                 view.uuid
             ),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_lines_of_a_text_are_whole_lines() {
+        for (text, lines, expected) in [
+            ("a\nb\nc\n", 2, "b\nc\n"),
+            ("a\nb\nc", 2, "b\nc"),
+            ("a\n\n", 1, "\n"),
+            ("a\nb\n", 5, "a\nb\n"),
+            ("a\nb\n", 0, ""),
+            ("", 3, ""),
+        ] {
+            assert_eq!(
+                last_lines(text.as_bytes(), lines),
+                expected.as_bytes(),
+                "{text:?} {lines}"
+            );
+        }
     }
 }

@@ -14,25 +14,32 @@ use muster_process::error::Causes;
 use muster_process::{SharedClock, shutdown};
 use muster_protocol::image_reference::ImageName;
 use muster_protocol::job::{
-    ArchiveSource, MAX_REGISTRY_PASSWORD_BYTES, RegistryCredentials, SealedCredentials,
+    ArchiveSource, Fault, MAX_REGISTRY_PASSWORD_BYTES, RegistryCredentials, ResumeSource, SealedCredentials,
 };
 use muster_protocol::rest::{CreateJob, JobView};
 use muster_protocol::upload::{FileUpload, forget_kinds, needs_folders};
 use muster_protocol::volume::VolumePart;
+use muster_protocol::wire::executor::LogStream;
 use muster_protocol::wire::muster::JobExtension;
-use muster_protocol::{ErrorCode, Feature, JobId, Timestamp, ValidatorKey};
+use muster_protocol::{ErrorCode, Feature, JobId, JobName, Timestamp, ValidatorKey};
 use muster_terminal::job_display::LiveDisplay;
-use muster_terminal::print;
+use muster_terminal::{job_text, print};
+use tempfile::NamedTempFile;
 use tokio::task::spawn_blocking;
 
+use super::again::request_again;
 use super::asked_outputs::{AskedOutput, check_places, make_places};
 use super::exit_code::{EXIT_INTERRUPTED, exit_code};
+use super::job_json::whole_job;
 use super::local_place::Overwrite;
 use super::printed_output::print_rest;
 use super::saved_outputs::{SaveTo, print_saved, save_artifacts, save_outputs};
+use super::spec;
+use super::variables::read_variables;
 use crate::cli::user::{JobRun, Via};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
+use crate::job_inputs::standard_input::spool;
 use crate::job_inputs::{self, Input, InputSource, Named};
 use crate::webhook;
 
@@ -52,9 +59,82 @@ enum Waited {
     Left,
 }
 
+/// The parts of a job as the command line has them, before anything is sent.
+struct JobParts {
+    inputs: Vec<Named>,
+    /// The file with what standard input held, while it is an input.
+    _spooled: Option<NamedTempFile>,
+    outputs: Vec<AskedOutput>,
+    env: IndexMap<String, String>,
+    login: Option<RegistryCredentials>,
+}
+
+/// A job that was submitted.
+struct Submitted {
+    created: JobView,
+    /// The request, by which the job can be submitted anew.
+    job: CreateJob,
+    /// The outputs that come back.
+    outputs: Vec<AskedOutput>,
+}
+
 pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
-    let inputs = args
-        .inputs
+    let args = spec::expand(args)?;
+    let parts = read_parts(&args)?;
+    let target = facilitator_access::resolve(&args.access)?;
+    let router = target.router()?;
+    let client = target.connect(clock.clone()).await?;
+    let mut live = LiveDisplay::new(clock.now(), args.json.is_some() || args.detach);
+    if args.quiet {
+        live = live.without_steps();
+    }
+    let mut submitted = tokio::select! {
+        submitted = submit(&client, &live, &args, router, parts) => submitted?,
+        signal = shutdown::wait_for_signal() => {
+            signal?;
+            print::problem(format_args!("stopped before the job was submitted; nothing runs"));
+            return Ok(ExitCode::from(EXIT_INTERRUPTED));
+        }
+    };
+    let created = &submitted.created;
+    if let Some(name) = &args.name
+        && created.tag != name.as_str()
+    {
+        print::problem(format_args!(
+            "the facilitator is older and keeps no names of jobs: use the id {} instead of {name}",
+            created.uuid
+        ));
+    }
+    if args.detach {
+        if let Some(form) = args.json {
+            let job = whole_job(created, form, &[])?;
+            print::line(format_args!("{}", serde_json::to_string_pretty(&job)?));
+        } else {
+            print::line(format_args!("{}", created.uuid));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (view, cancelled) = match wait_with_retries(&client, &args, &mut submitted, &mut live, &clock).await?
+    {
+        (Waited::Ended(view), cancelled) => (view, cancelled),
+        (Waited::Left, _) => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
+    };
+    live.clear();
+    match conclude(&client, &args, &submitted.outputs, &view, &mut live).await? {
+        Some(whole) if !cancelled => whole.map(|()| ExitCode::from(exit_code(&view))),
+        Some(_) | None => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+    }
+}
+
+/// Reads the parts of the job from the command line, from files and from standard input.
+fn read_parts(args: &JobRun) -> Result<JobParts> {
+    if args.registry_password_stdin && args.inputs.iter().any(|input| input.ends_with("=-")) {
+        return Err(Failure::usage(
+            "standard input is either the registry's password or an input",
+        ));
+    }
+    let (inputs, spooled) = spool(&args.inputs, std::io::stdin()).map_err(Failure::usage)?;
+    let inputs = inputs
         .iter()
         .map(|text| Named::read(text))
         .collect::<anyhow::Result<Vec<_>>>()
@@ -64,64 +144,99 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         .iter()
         .map(|text| AskedOutput::read(text))
         .collect::<Result<Vec<_>>>()?;
-    let env = args
-        .env
-        .iter()
-        .map(|text| variable(text))
-        .collect::<Result<IndexMap<_, _>>>()?;
+    let env = read_variables(args)?;
     if let Some(name) = &args.image {
         // Before anything is sent: no executor takes another name.
         name.parse::<ImageName>().map_err(Failure::usage)?;
     }
     if !args.detach {
-        check_places(&outputs, save_to(&args))?;
+        check_places(&outputs, save_to(args))?;
     }
-    let login = read_login(&args)?;
-    let target = facilitator_access::resolve(&args.access)?;
-    let router = target.router()?;
-    let client = target.connect(clock.clone()).await?;
-    let mut live = LiveDisplay::new(clock.now(), args.json || args.detach);
+    Ok(JobParts {
+        inputs,
+        _spooled: spooled,
+        outputs,
+        env,
+        login: read_login(args)?,
+    })
+}
 
-    let prepared = async {
-        if args.webhook.is_some() {
-            webhook::ensure_secret(&client).await?;
-        }
-        let (image, archive) = find_image(&client, &live, &args).await?;
-        let volumes = deliver(&client, &live, &inputs, args.via).await?;
-        let uploads = make_places(&client, &outputs).await?;
-        let job = CreateJob {
-            muster: extension(&args, archive, seal_login(login.as_ref(), router, &image)?),
-            docker_image: image,
-            webhook: args.webhook.clone(),
-            ..request(router, &args, env, &inputs, volumes, uploads)?
-        };
-        create(&client, job).await
+/// Brings the inputs on their way, makes places for the outputs, and submits the job.
+async fn submit(
+    client: &Client,
+    live: &LiveDisplay,
+    args: &JobRun,
+    router: ValidatorKey,
+    parts: JobParts,
+) -> Result<Submitted> {
+    let tag = args.name.as_ref().map(JobName::to_string);
+    let (job, outputs) = match &args.again {
+        Some(earlier) => request_again(client, earlier).await?,
+        None => first_request(client, live, args, router, parts).await?,
     };
-    let created = tokio::select! {
-        created = prepared => created?,
-        signal = shutdown::wait_for_signal() => {
-            signal?;
-            print::problem(format_args!("stopped before the job was submitted; nothing runs"));
-            return Ok(ExitCode::from(EXIT_INTERRUPTED));
-        }
-    };
-    if args.detach {
-        if args.json {
-            print::line(format_args!("{}", serde_json::to_string_pretty(&created)?));
-        } else {
-            print::line(format_args!("{}", created.uuid));
-        }
-        return Ok(ExitCode::SUCCESS);
+    let job = CreateJob { tag, ..job };
+    Ok(Submitted {
+        created: create(client, job.clone()).await?,
+        job,
+        outputs,
+    })
+}
+
+/// The request of a job that the command line describes, and the outputs that come back.
+async fn first_request(
+    client: &Client,
+    live: &LiveDisplay,
+    args: &JobRun,
+    router: ValidatorKey,
+    parts: JobParts,
+) -> Result<(CreateJob, Vec<AskedOutput>)> {
+    let JobParts {
+        inputs,
+        _spooled,
+        outputs,
+        env,
+        login,
+    } = parts;
+    if args.webhook.is_some() {
+        webhook::ensure_secret(client).await?;
     }
-    live.print_line(&format!("job {}", created.uuid));
-    let (view, cancelled) = match wait(&client, &created, &mut live, &clock).await? {
-        (Waited::Ended(view), cancelled) => (view, cancelled),
-        (Waited::Left, _) => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
+    let resume_from = find_checkpoint(client, args).await?;
+    let (image, archive) = find_image(client, live, args).await?;
+    let volumes = deliver(client, live, &inputs, args.via).await?;
+    let uploads = make_places(client, &outputs).await?;
+    let login = seal_login(login.as_ref(), router, &image)?;
+    let job = CreateJob {
+        muster: extension(args, archive, resume_from, login),
+        docker_image: image,
+        webhook: args.webhook.clone(),
+        ..request(router, args, env, &inputs, volumes, uploads)?
     };
-    live.clear();
-    match conclude(&client, &args, &outputs, &view, &mut live).await? {
-        Some(whole) if !cancelled => whole.map(|()| exit_code(&view)),
-        Some(_) | None => Ok(ExitCode::from(EXIT_INTERRUPTED)),
+    Ok((job, outputs))
+}
+
+/// Waits for a job's end; one that others failed is submitted anew as often as asked for.
+async fn wait_with_retries(
+    client: &Client,
+    args: &JobRun,
+    submitted: &mut Submitted,
+    live: &mut LiveDisplay,
+    clock: &SharedClock,
+) -> Result<(Waited, bool)> {
+    let mut retries = args.retries;
+    loop {
+        live.print_line(&format!("job {}", submitted.created.uuid));
+        let (view, cancelled) = match wait(client, &submitted.created, live, clock).await? {
+            (Waited::Ended(view), cancelled) => (view, cancelled),
+            left @ (Waited::Left, _) => return Ok(left),
+        };
+        let printed = live.part(LogStream::Stdout).end() + live.part(LogStream::Stderr).end();
+        if retries == 0 || cancelled || !may_run_anew(&view, printed) {
+            return Ok((Waited::Ended(view), cancelled));
+        }
+        retries -= 1;
+        let reason = job_text::failure(&view).unwrap_or_default();
+        live.print_line(&format!("job {}: {reason}; it is submitted anew", view.uuid));
+        submitted.created = create(client, submitted.job.clone()).await?;
     }
 }
 
@@ -136,8 +251,8 @@ async fn conclude(
 ) -> Result<Option<Result<()>>> {
     let concluding = async {
         let whole = match args.json {
-            true => Ok(()),
-            false => print_rest(client, view, live).await,
+            Some(_) => Ok(()),
+            None => print_rest(client, view, live).await,
         };
         live.finish(view);
         let fetched = fetch_results(client, args, outputs, view, live).await;
@@ -157,6 +272,15 @@ async fn conclude(
     }
 }
 
+/// Whether a job that has ended may be submitted anew: its user was not at fault, and nothing of it was shown.
+fn may_run_anew(view: &JobView, printed: u64) -> bool {
+    let is_others_fault = view.failure().is_some_and(|outcome| match outcome.fault() {
+        Fault::Nobody | Fault::User => false,
+        Fault::Executor | Fault::Miner | Fault::Validator | Fault::Facilitator | Fault::Network => true,
+    });
+    is_others_fault && printed == 0
+}
+
 /// Fetches the outputs and the artifacts of a job that has ended, and prints where they lie. The facilitator's answer
 /// adds no output: only those that this command asked for are written to this machine.
 async fn fetch_results(
@@ -173,8 +297,9 @@ async fn fetch_results(
         fetched.add(save_artifacts(view, to));
     }
     print_saved(live, &fetched.saved);
-    if args.json {
-        print::line(format_args!("{}", serde_json::to_string_pretty(view)?));
+    if let Some(form) = args.json {
+        let job = whole_job(view, form, &fetched.saved)?;
+        print::line(format_args!("{}", serde_json::to_string_pretty(&job)?));
     }
     fetched.check(view)
 }
@@ -337,6 +462,16 @@ pub(super) fn no_store(error: ClientError) -> Failure {
     client_failure(error)
 }
 
+/// The checkpoint that the job begins from.
+async fn find_checkpoint(client: &Client, args: &JobRun) -> Result<Option<ResumeSource>> {
+    let Some(named) = &args.terms.checkpoints.resume_from else {
+        return Ok(None);
+    };
+    let job = client.find_job(&named.job).await.map_err(client_failure)?;
+    let ordinal = named.ordinal;
+    Ok(Some(ResumeSource { job, ordinal }))
+}
+
 /// The job's image by name, or by id after its archive has gone to the store.
 async fn find_image(
     client: &Client,
@@ -384,9 +519,10 @@ async fn find_image(
 fn extension(
     args: &JobRun,
     archive: Option<ArchiveSource>,
+    resume_from: Option<ResumeSource>,
     registry: Option<SealedCredentials>,
 ) -> Option<Box<JobExtension>> {
-    let terms = args.terms.terms(archive);
+    let terms = args.terms.terms(archive, resume_from);
     if terms.is_none() && registry.is_none() {
         return None;
     }
@@ -464,14 +600,8 @@ fn request(
         uploads: (!uploads.is_empty()).then_some(uploads),
         muster: None,
         webhook: None,
+        tag: None,
     })
-}
-
-fn variable(text: &str) -> Result<(String, String)> {
-    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
-    let (key, value) = pair
-        .ok_or_else(|| Failure::usage(format_args!("an environment variable is KEY=VALUE, got {text:?}")))?;
-    Ok((key.to_owned(), value.to_owned()))
 }
 
 /// When a job that was submitted now is given up on.
@@ -484,13 +614,25 @@ fn patience(now: Timestamp, limits: Duration) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use clap::Args as _;
+    use serde_json::json;
 
+    use super::super::fixtures::ended;
     use super::*;
 
     #[test]
-    fn a_variable_has_a_name() {
-        assert_eq!(variable("A=b=c").unwrap(), ("A".to_owned(), "b=c".to_owned()));
-        assert!(variable("A").is_err() && variable("=b").is_err());
+    fn job_is_submitted_anew_only_if_its_user_is_not_at_fault_and_nothing_was_printed() {
+        let by = |reporter: &str| json!({"horde_failure_details": {"reported_by": reporter, "reason": "generic_error", "message": ""}});
+        let own = json!({"job_failure_details": {"reason": "timeout", "stage": "execution", "message": ""}});
+        for (status, metadata, printed, expected) in [
+            ("horde_failed", by("miner"), 0, true),
+            ("horde_failed", by("miner"), 1, false),
+            ("horde_failed", by("sdk"), 0, false),
+            ("failed", own, 0, false),
+            ("completed", json!({}), 0, false),
+        ] {
+            let view = ended(status, &metadata);
+            assert_eq!(may_run_anew(&view, printed), expected, "{status} {metadata}");
+        }
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(super) fn expand(args: JobRun) -> Result<JobRun> {
     Ok(JobRun {
         spec: None,
         detach: args.detach,
+        quiet: args.quiet,
+        retries: args.retries,
         json: args.json,
         save: args.save.or(options.job.save),
         force: args.force,
@@ -44,11 +46,13 @@ mod tests {
     use super::*;
 
     /// The options that [`expand`] takes from the command line.
-    const BESIDE: [&str; 12] = [
+    const BESIDE: [&str; 14] = [
         "spec",
         "save",
         "force",
         "detach",
+        "quiet",
+        "retries",
         "json",
         "dir",
         "facilitator",

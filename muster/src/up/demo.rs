@@ -382,6 +382,7 @@ pub(super) fn request(subnet: &LocalSubnet, image: ImageId, folder: &Path) -> an
     texts.retain(|text| folder == Path::new(LICENCES) || text.path.contains("/LICENSE"));
     let volume = job_inputs::pack(&texts)?.context("there are no licence texts to count the words of")?;
     Ok(CreateJob {
+        tag: None,
         target_validator_hotkey: subnet.validator,
         executor_class: ExecutorClass::AlwaysOnTest,
         docker_image: image.to_string(),

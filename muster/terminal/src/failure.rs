@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use muster_protocol::ErrorCode;
+use serde_json::{Value, json};
 
 use crate::print;
 
@@ -27,8 +28,8 @@ pub type Result<T = ()> = std::result::Result<T, Failure>;
 /// The exit code of a usage error in `sysexits.h`: the configuration or the arguments are wrong.
 const EXIT_USAGE: u8 = 64;
 
-/// The exit code where a job's output is not whole: that of `docker run` where not the program failed.
-const EXIT_INCOMPLETE: u8 = 125;
+/// The exit code of a command that waited for a job where not the program failed: that of `docker run`.
+pub const EXIT_NOT_THE_PROGRAMS: u8 = 125;
 
 impl Failure {
     /// An error of a known kind.
@@ -67,12 +68,34 @@ impl Failure {
         Self {
             code: Some(code),
             error: error.into(),
-            exit: EXIT_INCOMPLETE,
+            exit: EXIT_NOT_THE_PROGRAMS,
         }
     }
 
-    /// Prints it to stderr; the process ends with the code returned.
-    pub fn report(&self) -> ExitCode {
+    /// The same failure of a command whose exit code is that of a job's program.
+    #[must_use]
+    pub fn beside_a_program(self) -> Self {
+        Self {
+            exit: EXIT_NOT_THE_PROGRAMS,
+            ..self
+        }
+    }
+
+    /// The failure for programs: `{"error": {"code": "E0053", "message": "…", "exit_code": 1}}`.
+    fn to_json(&self) -> Value {
+        json!({"error": {
+            "code": self.code.map(ErrorCode::code),
+            "message": format!("{:#}", self.error),
+            "exit_code": self.exit,
+        }})
+    }
+
+    /// Prints it to stderr, for a command with `--json` as a line of JSON; the process ends with the code returned.
+    pub fn report(&self, as_json: bool) -> ExitCode {
+        if as_json {
+            print::problem(format_args!("{}", self.to_json()));
+            return ExitCode::from(self.exit);
+        }
         let code = self.code.map(|code| format!(" {code}")).unwrap_or_default();
         print::problem(format_args!("error{code}: {:#}", self.error));
         if let Some(code) = self.code {
@@ -89,5 +112,20 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
             error: error.into(),
             exit: 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_for_programs_has_the_code_the_reason_and_the_exit_code() {
+        let failure = Failure::new(ErrorCode::JobUnknown, anyhow::anyhow!("cause").context("no job"));
+        let expected = json!({"code": "E0053", "message": "no job: cause", "exit_code": 1});
+        assert_eq!(failure.to_json(), json!({ "error": expected }));
+        let beside = Failure::usage("wrong").beside_a_program();
+        let expected = json!({"code": null, "message": "wrong", "exit_code": 125});
+        assert_eq!(beside.to_json(), json!({ "error": expected }));
     }
 }

@@ -1,6 +1,7 @@
 //! A job while it runs, as a person watches it: its steps, bars for long operations, and its output. Only the output
 //! goes to stdout.
 
+use std::cell::RefCell;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use muster_protocol::job::ProgramReport;
 use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, StatusEntry};
 use muster_protocol::wire::executor::{LogStream, ProgressOf};
 
+use crate::open_line::OpenLine;
 use crate::printed_part::PrintedPart;
 use crate::{job_text, print};
 
@@ -44,6 +46,17 @@ enum LogPosition {
     Anew,
 }
 
+/// The parts of a running job that are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// Its steps, its progress, and the output of its program.
+    All,
+    /// The output of its program, and errors.
+    Program,
+    /// Nothing: only the end is wanted.
+    Nothing,
+}
+
 /// The display on the terminal.
 pub struct LiveDisplay {
     begun: Timestamp,
@@ -54,10 +67,13 @@ pub struct LiveDisplay {
     under_way: Option<(ProgressOf, ProgressBar)>,
     /// How far the image was in the last line about it, in tenths, where there is no terminal for a bar.
     image_said: Option<u64>,
-    /// Nothing but the end is wanted.
-    quiet: bool,
+    shown: Shown,
     stdout: StreamDisplay,
     stderr: StreamDisplay,
+    /// The program's last line where it prints beside our own lines.
+    line: RefCell<OpenLine>,
+    /// Both streams go to the terminal, so that a line of either has our own lines below it.
+    is_mixed: bool,
 }
 
 /// One stream of the program, as it is shown.
@@ -99,18 +115,17 @@ impl PrintedOutput {
 impl LiveDisplay {
     /// Times count from `begun`.
     pub fn new(begun: Timestamp, quiet: bool) -> Self {
-        let target = if quiet || !std::io::stderr().is_terminal() {
-            ProgressDrawTarget::hidden()
-        } else {
-            ProgressDrawTarget::stderr()
-        };
+        let shown = if quiet { Shown::Nothing } else { Shown::All };
+        let is_mixed = std::io::stderr().is_terminal() && std::io::stdout().is_terminal();
         Self {
             begun,
-            bars: MultiProgress::with_draw_target(target),
+            bars: MultiProgress::with_draw_target(draw_target(shown)),
             stage: None,
             under_way: None,
             image_said: None,
-            quiet,
+            shown,
+            line: RefCell::default(),
+            is_mixed,
             stdout: StreamDisplay {
                 shows_newest: std::io::stdout().is_terminal(),
                 ..StreamDisplay::default()
@@ -122,12 +137,27 @@ impl LiveDisplay {
         }
     }
 
+    /// Whether bars are drawn, but for the time of a program's open line.
+    fn has_bars(&self) -> bool {
+        !draw_target(self.shown).is_hidden()
+    }
+
     /// The part of a stream that was printed without a gap.
     pub const fn part(&self, stream: LogStream) -> &PrintedPart {
         match stream {
             LogStream::Stderr => &self.stderr.part,
             LogStream::Stdout | LogStream::Unknown => &self.stdout.part,
         }
+    }
+
+    /// The same without the job's steps and its progress: what the program prints, and errors.
+    #[must_use]
+    pub fn without_steps(mut self) -> Self {
+        if self.shown == Shown::All {
+            self.shown = Shown::Program;
+            self.bars.set_draw_target(draw_target(self.shown));
+        }
+        self
     }
 
     /// The same for somebody who follows a job: what a program prints now is shown wherever it goes, also behind a gap.
@@ -171,10 +201,18 @@ impl LiveDisplay {
         }
     }
 
-    /// A line about the job.
+    /// A line about the job, below the program's last line.
     pub fn print_line(&self, text: &str) {
-        if !self.quiet {
-            self.bars.suspend(|| print::problem(format_args!("{text}")));
+        match self.shown {
+            Shown::All => self.print_error(text),
+            Shown::Program | Shown::Nothing => {}
+        }
+    }
+
+    /// A line that is shown even if nothing but the program's output is.
+    fn print_error(&self, text: &str) {
+        if let Some(line) = self.line.borrow_mut().say(text.to_owned()) {
+            self.bars.suspend(|| print::problem(format_args!("{line}")));
         }
     }
 
@@ -193,7 +231,7 @@ impl LiveDisplay {
     fn metrics(&mut self, report: &ProgramReport) {
         let text = describe_report(report);
         match &self.stage {
-            Some(stage) if !self.bars.is_hidden() => stage.set_message(text),
+            Some(stage) if self.has_bars() => stage.set_message(text),
             Some(_) | None => self.print_line(&format!("{:>12}{text}", "")),
         }
     }
@@ -212,7 +250,7 @@ impl LiveDisplay {
             bar.enable_steady_tick(TICK);
             bar
         });
-        stage.set_message(entry.status.to_string());
+        stage.set_message(entry.status.state().to_string());
     }
 
     fn progress(&mut self, progress: &ProgressEvent) {
@@ -240,7 +278,7 @@ impl LiveDisplay {
                 bar.set_message(format!("image, {} of {} layers", layers.done, layers.total));
             }
         }
-        if progress.stage == ProgressOf::ImagePull && self.bars.is_hidden() {
+        if progress.stage == ProgressOf::ImagePull && !self.has_bars() {
             self.show_image(progress);
         }
     }
@@ -258,7 +296,7 @@ impl LiveDisplay {
     }
 
     fn log(&mut self, log: &LogEvent) {
-        if self.quiet {
+        if self.shown == Shown::Nothing {
             return;
         }
         let beside = log.stream == LogStream::Stderr;
@@ -283,13 +321,35 @@ impl LiveDisplay {
         if bytes.is_empty() {
             return;
         }
-        self.bars.suspend(|| {
+        let print = || {
             if beside {
                 print::bytes_beside(bytes);
             } else {
                 print::bytes(bytes);
             }
-        });
+        };
+        if !beside && !self.is_mixed {
+            return self.bars.suspend(print);
+        }
+        let mut line = self.line.borrow_mut();
+        let was_open = line.is_open();
+        let held = line.printed(bytes);
+        match (was_open, line.is_open()) {
+            (false, false) => self.bars.suspend(print),
+            // A bar would be drawn over the line, and wipe it.
+            (false, true) => {
+                // A terminal that cannot be cleared shows the bar above the line.
+                let _ = self.bars.clear();
+                self.bars.set_draw_target(ProgressDrawTarget::hidden());
+                print();
+            }
+            (true, true) => print(),
+            (true, false) => {
+                print();
+                print_lines(&held);
+                self.bars.set_draw_target(draw_target(self.shown));
+            }
+        }
     }
 
     /// Removes every bar.
@@ -305,9 +365,10 @@ impl LiveDisplay {
     /// The end, behind what the program printed: what failed and whose fault it was.
     pub fn finish(&mut self, view: &JobView) {
         self.clear();
-        if self.quiet {
+        if self.shown == Shown::Nothing {
             return;
         }
+        print_lines(&self.line.borrow_mut().finish());
         if self.skips_gaps(LogStream::Stdout) || self.skips_gaps(LogStream::Stderr) {
             let id = view.uuid;
             self.print_line(&format!(
@@ -318,7 +379,7 @@ impl LiveDisplay {
             self.print_line(&format!("  artifact {path}"));
         }
         if let Some(reason) = job_text::failure(view) {
-            self.print_line(&format!("job {}: {reason}", view.uuid));
+            self.print_error(&format!("job {}: {reason}", view.uuid));
         }
     }
 }
@@ -336,6 +397,19 @@ impl StreamDisplay {
         }
         self.part.take(log);
         &log.text
+    }
+}
+
+fn print_lines(lines: &[String]) {
+    for line in lines {
+        print::problem(format_args!("{line}"));
+    }
+}
+
+fn draw_target(shown: Shown) -> ProgressDrawTarget {
+    match shown {
+        Shown::All if std::io::stderr().is_terminal() => ProgressDrawTarget::stderr(),
+        Shown::All | Shown::Program | Shown::Nothing => ProgressDrawTarget::hidden(),
     }
 }
 

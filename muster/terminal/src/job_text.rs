@@ -1,10 +1,13 @@
 //! Jobs as text for people.
 
+use std::time::Duration;
+
 use muster_protocol::job::{Fault, Outcome};
+use muster_protocol::receipt::MINIMUM_CHARGE_US;
 use muster_protocol::rest::{JobView, ProgressEvent, QueueEvent, QueuedJob, StatusEntry, WebhookDelivery};
 use muster_protocol::upload::FileUpload;
 use muster_protocol::wire::checks::{CheckOrigin, JobCheck};
-use muster_protocol::{Receipt, Timestamp};
+use muster_protocol::{JobState, Receipt, ReceiptPayload, Timestamp};
 
 use crate::completion_text::print_completion;
 use crate::network_hint::network_hint;
@@ -62,6 +65,10 @@ pub fn describe_check(check: &JobCheck) -> String {
 /// A job from beginning to end.
 pub fn job(view: &JobView) {
     print::line(format_args!("job      {}", view.uuid));
+    if !view.tag.is_empty() {
+        print::line(format_args!("name     {}", print::plain(&view.tag)));
+    }
+    print::line(format_args!("state    {}", view.state()));
     print::line(format_args!("image    {}", view.docker_image));
     if let Some(image) = &view.image {
         let manifest = image.manifest.map(|digest| format!(", manifest {digest}"));
@@ -73,6 +80,15 @@ pub fn job(view: &JobView) {
     }
     print::line(format_args!("class    {}", view.executor_class));
     print::line(format_args!("router   {}", view.target_validator_hotkey));
+    if let Some(miner) = view.miner() {
+        print::line(format_args!("miner    {miner}"));
+    }
+    if let Some(took) = took(view) {
+        print::line(format_args!("took     {took}"));
+    }
+    if let Some(cost) = cost(view) {
+        print::line(format_args!("cost     {cost}"));
+    }
     if let Some(queued) = &view.queue {
         queue(queued);
     }
@@ -89,6 +105,44 @@ pub fn job(view: &JobView) {
         print_completion(report);
     }
     result(view);
+}
+
+/// Where the time of an ended job went: `10.2 s: waiting 0.1 s, preparing 9.0 s, running 1.1 s`.
+fn took(view: &JobView) -> Option<String> {
+    let last = view.status_history.last()?;
+    if !last.status.is_terminal() {
+        return None;
+    }
+    let mut states: Vec<(JobState, Duration)> = Vec::new();
+    for (entry, next) in view.status_history.iter().zip(view.status_history.iter().skip(1)) {
+        let (state, lasted) = (entry.status.state(), next.created_at.since(entry.created_at));
+        match states.last_mut() {
+            Some((known, time)) if *known == state => *time += lasted,
+            Some(_) | None => states.push((state, lasted)),
+        }
+    }
+    let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+    let parts: Vec<_> = states
+        .iter()
+        .map(|(state, time)| format!("{state} {}", seconds(*time)))
+        .collect();
+    let whole = seconds(last.created_at.since(view.created_at));
+    Some(format!("{whole}: {}", parts.join(", ")))
+}
+
+/// The executor's time that the receipt with both signatures charges: `12.000 s of an executor`.
+fn cost(view: &JobView) -> Option<String> {
+    let paid = receipts(view).iter().find_map(|receipt| match &receipt.payload {
+        ReceiptPayload::Finished(finished) => finished.score_micros(),
+        ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) => None,
+    })?;
+    let reason = if paid == MINIMUM_CHARGE_US {
+        ", the least that an attempt costs"
+    } else {
+        ""
+    };
+    let seconds = Duration::from_micros(paid).as_secs_f64();
+    Some(format!("{seconds:.3} s of an executor{reason}"))
 }
 
 /// Where the message about a job's end stands: `due to https://host/, 2 attempts, the last failed: … , next at …`.
@@ -112,10 +166,11 @@ fn webhook(delivery: &WebhookDelivery) -> String {
     format!("{state} to {url}{attempts}{error}{next}")
 }
 
-/// A step of a job in a line, with the time since `begun`.
+/// A step of a job in a line, with the time since `begun`: `     0.250 s  preparing   (executor ready)`.
 pub fn step(entry: &StatusEntry, begun: Timestamp) -> String {
     let seconds = entry.created_at.since(begun).as_secs_f64();
-    format!("  {seconds:>8.3} s  {}", entry.status)
+    let (state, step) = (entry.status.state(), entry.status.step());
+    format!("  {seconds:>8.3} s  {state:<10}  ({step})")
 }
 
 /// A line about an image that is being fetched: `           fetching the image: 1.5 of 3.0 MiB, 1 of 2 layers`.
@@ -158,7 +213,7 @@ pub fn describe(receipt: &Receipt) -> String {
 
 /// Why it did not succeed: what happened, where, whose fault it was, and the code to look up.
 pub fn failure(view: &JobView) -> Option<String> {
-    let outcome = Outcome::failure_in(view.status_history.last()?.metadata.as_ref()?)?;
+    let outcome = view.failure()?;
     let failure = describe_failure(&outcome)?;
     Some(match network_hint(&outcome, view) {
         Some(hint) => format!("{failure}; {hint}"),
@@ -255,14 +310,6 @@ pub fn age(since: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Where a job stands in a word: `queued` while it waits for an executor, else its last status.
-pub fn state(view: &JobView) -> String {
-    match view.queue {
-        Some(_) => "queued".to_owned(),
-        None => view.last_status().to_string(),
-    }
-}
-
 /// The lines about the place of a job that waits.
 fn queue(queued: &QueuedJob) {
     let (position, waiting, class) = (ordinal(queued.position), queued.waiting, queued.class);
@@ -317,6 +364,28 @@ mod tests {
             text("executor"),
             "failed by the subnet, says the executor: no such image (generic_error); at fault: executor"
         );
+    }
+
+    #[test]
+    fn ended_job_tells_where_its_time_went() {
+        let at = |millis: i64| Timestamp::from_micros(millis * 1_000);
+        let entry =
+            |status: &str, millis| json!({"status": status, "metadata": {}, "created_at": at(millis)});
+        let mut view: JobView = serde_json::from_value(json!({
+            "uuid": "11111111-2222-4333-8444-555555555555", "executor_class": "always_on.test", "created_at": at(0),
+            "last_update": at(0), "status": "", "docker_image": "alpine", "args": [], "env": {}, "use_gpu": false,
+            "target_validator_hotkey": "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY", "download_time_limit": 1,
+            "execution_time_limit": 1, "streaming_start_time_limit": 1, "upload_time_limit": 1,
+            "status_history": [entry("sent", 0), entry("received", 50), entry("accepted", 100),
+                entry("executor_ready", 9_000), entry("volumes_ready", 9_100), entry("completed", 10_200)],
+        }))
+        .unwrap();
+        assert_eq!(
+            took(&view).unwrap(),
+            "10.2 s: waiting 0.1 s, preparing 9.0 s, running 1.1 s"
+        );
+        view.status_history.pop();
+        assert_eq!(took(&view), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod job_text;
 pub mod key_text;
 pub mod miner_text;
 mod network_hint;
+mod open_line;
 pub mod print;
 pub mod printed_part;
 pub mod subnet_text;

@@ -16,7 +16,8 @@ use muster_tests::{BUSYBOX, RunningSubnet, muster};
 use serde::Deserialize;
 use serde_json::Value;
 
-const IMAGE: &str = "muster/differential-busybox:subnet";
+/// An image with a shell, which [`load_image`] gives the engine.
+pub(crate) const IMAGE: &str = "muster/differential-busybox:subnet";
 
 #[derive(Deserialize)]
 struct CommandTable {
@@ -31,7 +32,7 @@ struct CorpusCommand {
     through: String,
 }
 
-fn load_image() {
+pub(crate) fn load_image() {
     let busybox = std::fs::read(BUSYBOX).or_else(|_| std::fs::read("/usr/bin/busybox"));
     let archive = ImageArchive::new(&ImageContent {
         tag: IMAGE.to_owned(),

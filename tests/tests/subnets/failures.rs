@@ -77,6 +77,7 @@ pub(crate) fn a_job_that_fails_names_the_stage_and_the_party(subnet: &RunningSub
             "60",
         ])
         .unwrap();
+    assert_eq!(slow.code, Some(124), "its time limit ended it: {slow:?}");
     let details = failure(&job_of(&slow), "job_failure_details");
     assert_eq!(
         (&details["reason"], &details["stage"]),
@@ -84,6 +85,7 @@ pub(crate) fn a_job_that_fails_names_the_stage_and_the_party(subnet: &RunningSub
     );
 
     let absent = subnet.muster(&["job", "run", NO_IMAGE, "--json"]).unwrap();
+    assert_eq!(absent.code, Some(125), "no program ended: {absent:?}");
     let details = failure(&job_of(&absent), "horde_failure_details");
     assert_eq!(details["reported_by"], "executor");
     assert_eq!(details["context"]["code"], "E0008");
@@ -110,6 +112,7 @@ pub(crate) fn a_job_that_fails_names_the_stage_and_the_party(subnet: &RunningSub
     let homeless = subnet
         .muster(&["job", "run", image, "--json", "--class", "always_on.llm.a6000"])
         .unwrap();
+    assert_eq!(homeless.code, Some(125), "{homeless:?}");
     assert_eq!(last(&job_of(&homeless))["status"], "rejected");
 
     for ended in [&exited, &slow, &absent] {

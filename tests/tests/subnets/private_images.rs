@@ -66,7 +66,7 @@ pub(crate) fn a_job_runs_an_image_from_an_archive_of_its_user(subnet: &RunningSu
     // An archive that is no image stops before anything is sent.
     std::fs::write(&path, b"hello").unwrap();
     let refused = subnet.muster(&args).unwrap();
-    assert_eq!(refused.code, Some(64), "{refused:?}");
+    assert_eq!(refused.code, Some(125), "{refused:?}");
     assert!(refused.stderr.contains("own.tar.gz"), "{refused:?}");
     assert!(refused.stderr.contains("docker save"), "{refused:?}");
 }
@@ -167,7 +167,7 @@ fn a_users_login_brings_the_image_through_all_roles_and_is_written_down_nowhere(
         let details = &history.last().unwrap()["metadata"]["horde_failure_details"];
         assert_eq!(
             (refused.code, details["context"]["image_fetch"].as_str()),
-            (Some(1), Some("no_right")),
+            (Some(125), Some("no_right")),
             "{view:#}"
         );
     }

@@ -18,7 +18,9 @@ use muster_process::clock::{Clock, Sleep};
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::Timestamp;
 use muster_testbed::wait_for;
-use muster_tests::{Output, RunningSubnet, muster, run};
+use muster_tests::{BUSYBOX, Output, RunningSubnet, muster, run};
+
+use super::differential::{IMAGE, load_image};
 
 /// A server of tmux with one window in which a shell waits.
 struct TmuxWindow {
@@ -98,6 +100,22 @@ fn is_given_back(window: &TmuxWindow, number: u32) {
     }
 }
 
+/// The last status comes while the program's last line is open.
+pub(crate) fn a_jobs_status_never_splits_a_line_of_its_program(subnet: &RunningSubnet) {
+    load_image();
+    let window = TmuxWindow::open(subnet.folder(), 120, 40);
+    let script = r#"printf "a line "; printf "is whole\n10%%"; printf "\r20%%\nno end"; exit 4"#;
+    window.type_line(&format!(
+        "{} job run --dir {} {IMAGE} -- {BUSYBOX} sh -c '{script}'; echo over-$?",
+        muster().unwrap().display(),
+        subnet.folder().display()
+    ));
+    let text = window.wait_for_text("over-4");
+    for line in ["a line is whole", "20%", "no end"] {
+        assert!(text.lines().any(|shown| shown == line), "{line}:\n{text}");
+    }
+}
+
 pub(crate) fn top_shows_jobs_validator_and_miner_and_leaves_the_terminal_as_it_was(subnet: &RunningSubnet) {
     let done = subnet
         .muster(&["job", "run", subnet.demo_image(), "--", "probe", "exit", "3"])
@@ -126,7 +144,7 @@ pub(crate) fn top_shows_jobs_validator_and_miner_and_leaves_the_terminal_as_it_w
         .unwrap();
     let id: String = started.stdout.trim().chars().take(8).collect();
     window.wait_for_text(&id);
-    window.wait_for_text("completed");
+    window.wait_for_text("done");
     // The window grows and becomes tiny.
     window.tmux(&["resize-window", "-x", "120", "-y", "40"]);
     wait_for("the last line of the larger window", || {

@@ -204,6 +204,8 @@ pub(crate) fn a_detached_job_is_listed_followed_and_fetched(subnet: &RunningSubn
         subnet.demo_image(),
         "--detach",
         "--json",
+        "--name",
+        "kiwis",
         "--input",
         &input,
         "--output",
@@ -214,8 +216,21 @@ pub(crate) fn a_detached_job_is_listed_followed_and_fetched(subnet: &RunningSubn
     let job = json(&subnet.muster(&args).unwrap());
     let id = job["uuid"].as_str().unwrap();
     subnet.wait_for_status(id, "completed").unwrap();
-    let logs = subnet.muster(&["job", "logs", id]).unwrap();
-    assert!(logs.stdout.contains("2  kiwi"), "{logs:?}");
+    for reference in [id, &id[..13], "kiwis"] {
+        let logs = subnet.muster(&["job", "logs", reference]).unwrap();
+        assert!(logs.stdout.contains("2  kiwi"), "{reference}: {logs:?}");
+    }
+    let waited = subnet.muster(&["job", "wait", "kiwis", "--json"]).unwrap();
+    assert_eq!(waited.code, Some(0), "{waited:?}");
+    let waited = json(&waited);
+    assert_eq!(
+        (&waited["state"], &waited["exit_code"], &waited["fault"]),
+        (&"done".into(), &0.into(), &"nobody".into())
+    );
+    assert!(waited["miner"].is_string(), "{waited}");
+    let unknown = subnet.muster(&["job", "show", "no-such-job", "--json"]).unwrap();
+    let told: Value = serde_json::from_str(unknown.stderr.lines().last().unwrap()).unwrap();
+    assert_eq!(told["error"]["code"], "E0053", "{unknown:?}");
     let save = here.path().join("result");
     let got = subnet
         .muster(&["job", "get", id, "--json", "--save", save.to_str().unwrap()])
@@ -225,7 +240,7 @@ pub(crate) fn a_detached_job_is_listed_followed_and_fetched(subnet: &RunningSubn
     assert_eq!(counted["words"], 2);
     assert_eq!(count(), before + 2);
     let listed = subnet.muster(&["job", "ls", "--limit", "1"]).unwrap().stdout;
-    assert!(listed.contains(id) && listed.contains("completed"), "{listed}");
+    assert!(listed.contains(id) && listed.contains("done"), "{listed}");
     // The offer follows the ends of the jobs by a few seconds.
     wait_for("an offer of two free executors", || {
         let told = json(&subnet.muster(&["subnet", "--json"])?);
@@ -377,7 +392,7 @@ pub(crate) fn a_jobs_output_is_seen_while_it_runs(subnet: &RunningSubnet) {
     let cancelled = subnet.muster(&["job", "cancel", &id]).unwrap();
     assert_eq!(cancelled.code, Some(0), "{cancelled:?}");
     let code = wait_for("the end of the job", || anyhow::Ok(following.try_wait()?)).unwrap();
-    assert_eq!(code.code(), Some(1), "cancelled is not completed");
+    assert_eq!(code.code(), Some(125), "the program did not end by itself");
 }
 
 /// Standard output comes byte for byte: more than a live view passes on, and bytes that are no text. Where it cannot be

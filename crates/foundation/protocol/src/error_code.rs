@@ -104,6 +104,10 @@ error_codes! {
     PlaceTaken = "E0051", "E0051.md", "a file of yours has the place of a result";
     /// An operator's command found no store where the configuration names it.
     NoStoreHere = "E0052", "E0052.md", "there is no store where the configuration names it";
+    /// A user's command names a job that the account does not have.
+    JobUnknown = "E0053", "E0053.md", "no job of yours is meant";
+    /// A user's command names a job by the beginning of several ids.
+    JobAmbiguous = "E0054", "E0054.md", "several jobs are meant";
 }
 
 impl fmt::Display for ErrorCode {

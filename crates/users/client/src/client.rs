@@ -353,7 +353,8 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn job(&self, id: JobId) -> ClientResult<JobView> {
-        self.get_with_features(&format!("/api/v1/jobs/{id}/")).await
+        let view = self.get_with_features(&format!("/api/v1/jobs/{id}/")).await;
+        view.map_err(|error| unknown_job(error, id))
     }
 
     /// A page of the user's jobs, newest first; the first is 1.
@@ -362,6 +363,12 @@ impl Client {
     /// See [`ClientError`].
     pub async fn jobs(&self, page: u64, size: u32) -> ClientResult<JobPage> {
         self.get_with_features(&format!("/api/v1/jobs/?page={page}&page_size={size}"))
+            .await
+    }
+
+    /// The first page of those of the user's jobs that a query of the API asks for, newest first.
+    pub(crate) async fn jobs_where(&self, query: &str, size: u32) -> ClientResult<JobPage> {
+        self.get_with_features(&format!("/api/v1/jobs/?page_size={size}&{query}"))
             .await
     }
 
@@ -475,7 +482,8 @@ impl Client {
     pub async fn cancel(&self, id: JobId) -> ClientResult<JobView> {
         let path = format!("/api/v1/jobs/{id}/cancel/");
         // To ask twice is to ask once.
-        self.send(|| self.ask(Method::POST, &path), true).await
+        let asked = self.send(|| self.ask(Method::POST, &path), true).await;
+        asked.map_err(|error| unknown_job(error, id))
     }
 
     /// Draws a link that signs a browser in as this user, once and within a minute.
@@ -626,6 +634,14 @@ impl Client {
 #[derive(Deserialize)]
 struct Models {
     data: Vec<serde_json::Value>,
+}
+
+/// The error of a request about one job: the facilitator answers 404 for a job that is not the account's.
+fn unknown_job(error: ClientError, id: JobId) -> ClientError {
+    match error.status() {
+        Some(StatusCode::NOT_FOUND) => ClientError::UnknownJob { job: id.to_string() },
+        Some(_) | None => error,
+    }
 }
 
 /// A person's input, escaped as one part of a path.

@@ -8,6 +8,7 @@ use muster_protocol::{ErrorCode, JobId};
 use reqwest::StatusCode;
 
 use crate::facilitator_url::FacilitatorUrlError;
+use crate::find_job::JobCandidates;
 
 /// Why a request brought nothing.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +94,28 @@ pub enum ClientError {
     /// A key that no header can hold.
     #[error("the API key holds characters that no key has; it begins with msk_")]
     BadKey,
+    /// The account has no such job.
+    #[error("the account has no job {job}; `muster job ls` lists its jobs")]
+    UnknownJob {
+        /// The job, as the user referred to it.
+        job: String,
+    },
+    /// The ids of several jobs begin as asked for.
+    #[error("the ids of {} jobs begin with {job}; give more of it:{candidates}", candidates.count)]
+    AmbiguousJob {
+        /// The beginning that the user gave.
+        job: String,
+        /// The jobs that it may mean.
+        candidates: JobCandidates,
+    },
+    /// The facilitator is too old to find jobs by the beginnings of their ids.
+    #[error(
+        "the facilitator at {base} is older and finds a job by its whole id only; `muster job ls` shows it"
+    )]
+    NeedsWholeId {
+        /// The facilitator's URL.
+        base: String,
+    },
     /// A job that takes too long.
     #[error("job {job} did not end in time; it runs on, and `muster job logs {job} --follow` follows it")]
     TooLate {
@@ -146,6 +169,9 @@ impl ClientError {
             | Self::NoNonce { .. }
             | Self::Address(_)
             | Self::BadKey
+            | Self::UnknownJob { .. }
+            | Self::AmbiguousJob { .. }
+            | Self::NeedsWholeId { .. }
             | Self::TooLate { .. }
             | Self::Io { .. }
             | Self::Damaged { .. }
@@ -163,9 +189,12 @@ impl Coded for ClientError {
             Self::Unauthorised { .. } | Self::NoNonce { .. } => Some(ErrorCode::SignatureRefused),
             Self::BadKey | Self::Address(_) => Some(ErrorCode::NotLoggedIn),
             Self::Damaged { .. } | Self::BrokeOff { .. } => Some(ErrorCode::FileRefused),
+            Self::UnknownJob { .. } => Some(ErrorCode::JobUnknown),
+            Self::AmbiguousJob { .. } => Some(ErrorCode::JobAmbiguous),
             Self::Refused { .. }
             | Self::Lacks { .. }
             | Self::Older { .. }
+            | Self::NeedsWholeId { .. }
             | Self::TooLate { .. }
             | Self::Io { .. } => None,
         }

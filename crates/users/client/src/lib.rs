@@ -14,7 +14,8 @@
 //! # }
 //! ```
 //!
-//! Reading order: [`client`] (requests and identity), [`follow_job`] (a job until it ends) over the response's events,
+//! Reading order: [`client`] (requests and identity), [`find_job`] (the job that a person means),
+//! [`follow_job`] (a job until it ends) over the response's events,
 //! [`files`] (uploads that continue after a break, downloads that are checked), [`output_tree`] (a delivered folder of
 //! a job laid out), and beside them what a job printed.
 
@@ -23,6 +24,7 @@ pub mod error;
 mod event_source;
 pub mod facilitator_url;
 pub mod files;
+pub mod find_job;
 pub mod follow_job;
 mod login;
 pub mod output_tree;

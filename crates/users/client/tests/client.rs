@@ -11,16 +11,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use futures_util::{StreamExt as _, stream};
+use muster_client::find_job::{JobCandidate, JobCandidates};
 use muster_client::{Client, ClientError, Credential, News};
-use muster_process::{SystemClock, Tasks};
+use muster_process::{Coded as _, SystemClock, Tasks};
 use muster_protocol::rest::{CreateJob, FileView};
-use muster_protocol::{Digest, JobId, JobStatus, Timestamp};
+use muster_protocol::{Digest, ErrorCode, JobId, JobStatus, Timestamp};
 use serde_json::{Value, json};
 
 const JOB: &str = "11111111-2222-4333-8444-555555555555";
@@ -46,6 +47,10 @@ struct Script {
     /// The features in `/health`, of which an older facilitator has none.
     features: &'static [&'static str],
     created: Mutex<Vec<Value>>,
+    /// The account's jobs by id and name, newest first.
+    jobs: Vec<(&'static str, &'static str)>,
+    /// The facilitator lists every job, whatever it is asked for.
+    ignores_filters: bool,
 }
 
 type Shared = State<Arc<Script>>;
@@ -60,6 +65,7 @@ async fn start(script: Script) -> (Arc<Script>, Tasks) {
         .route("/auth/login", axum::routing::post(login))
         .route("/health", get(health))
         .route("/api/v1/job-docker/", axum::routing::post(create))
+        .route("/api/v1/jobs/", get(jobs))
         .route("/api/v1/jobs/{id}/", get(job))
         .route("/api/v1/jobs/{id}/events/", get(events))
         .route("/api/v1/files/", get(files).post(announce))
@@ -120,6 +126,28 @@ fn view(steps: usize) -> Value {
         "env": {}, "use_gpu": false, "target_validator_hotkey": key, "download_time_limit": 1,
         "execution_time_limit": 1, "streaming_start_time_limit": 1, "upload_time_limit": 1, "status_history": history,
     })
+}
+
+async fn jobs(State(script): Shared, Query(query): Query<Vec<(String, String)>>) -> Json<Value> {
+    let asked = |key: &str| {
+        let found = query.iter().find(|(name, _)| name == key);
+        found.map(|(_, value)| value.as_str())
+    };
+    let fits = |(id, name): &&(&str, &str)| {
+        script.ignores_filters
+            || (asked("tag").is_none_or(|tag| tag == *name)
+                && asked("id_prefix").is_none_or(|prefix| id.starts_with(prefix)))
+    };
+    let size: usize = asked("page_size").unwrap().parse().unwrap();
+    let found: Vec<_> = script.jobs.iter().filter(fits).collect();
+    let shown = |(id, name): &&(&str, &str)| {
+        let mut view = view(1);
+        view["uuid"] = json!(id);
+        view["tag"] = json!(name);
+        view
+    };
+    let results: Vec<_> = found.iter().take(size).map(shown).collect();
+    Json(json!({"count": found.len(), "next": null, "previous": null, "results": results}))
 }
 
 async fn job(State(script): Shared, headers: HeaderMap, Path(id): Path<String>) -> Response {
@@ -317,13 +345,83 @@ async fn a_job_that_nobody_knows_and_one_that_takes_too_long_are_told_apart() {
     let client = client(&script).await;
     let unknown: JobId = "99999999-2222-4333-8444-555555555555".parse().unwrap();
     let refused = client.follow(unknown, far(), |_| {}).await.unwrap_err();
-    assert_eq!(refused.status(), Some(StatusCode::NOT_FOUND), "{refused}");
+    assert_eq!(refused.code(), Some(ErrorCode::JobUnknown), "{refused}");
     let id: JobId = JOB.parse().unwrap();
     let late = client
         .follow(id, Timestamp::from_secs(0), |_| {})
         .await
         .unwrap_err();
     assert!(matches!(late, ClientError::TooLate { .. }), "{late}");
+}
+
+#[tokio::test]
+async fn job_is_found_by_id_prefix_name_and_as_the_newest_one() {
+    const OTHER: &str = "11111119-2222-4333-8444-555555555555";
+    let jobs = vec![
+        (OTHER, "1111"),
+        (JOB, "train"),
+        ("3f0c0000-2222-4333-8444-555555555555", "train"),
+    ];
+    let (script, _tasks) = start(Script {
+        jobs: jobs.clone(),
+        ..Script::default()
+    })
+    .await;
+    let knows = client(&script).await;
+    let find = async |client: &Client, text: &str| {
+        let found = client.find_job(&text.parse().unwrap()).await;
+        found.map(|id| id.to_string())
+    };
+    for (text, id) in [
+        ("@last", OTHER),
+        ("train", JOB),
+        ("1111", OTHER),
+        ("11111111", JOB),
+        ("3F0C", jobs[2].0),
+        (JOB, JOB),
+    ] {
+        assert_eq!(find(&knows, text).await.unwrap(), id, "{text}");
+    }
+    let unknown = find(&knows, "4").await.unwrap_err();
+    assert_eq!(unknown.code(), Some(ErrorCode::JobUnknown));
+    let ambiguous = find(&knows, "11111").await.unwrap_err();
+    assert_eq!(ambiguous.code(), Some(ErrorCode::JobAmbiguous));
+    let text = ambiguous.to_string();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(
+        lines[0].starts_with("the ids of 2 jobs begin with 11111;"),
+        "{text}"
+    );
+    assert_eq!(lines[1], format!("  {OTHER}  2026-01-21T12:53:20Z  alpine"));
+
+    let (script, _tasks) = start(Script {
+        jobs,
+        ignores_filters: true,
+        ..Script::default()
+    })
+    .await;
+    let older = client(&script).await;
+    assert!(matches!(
+        find(&older, "3f0c").await,
+        Err(ClientError::NeedsWholeId { .. })
+    ));
+    assert_eq!(find(&older, "@last").await.unwrap(), OTHER);
+}
+
+#[test]
+fn five_jobs_are_listed_and_the_others_are_counted() {
+    let job = JobCandidate {
+        id: JOB.parse().unwrap(),
+        created_at: Timestamp::from_secs(0),
+        image: "alpine".to_owned(),
+    };
+    let candidates = JobCandidates {
+        jobs: vec![job; 5],
+        count: 12,
+    };
+    let text = candidates.to_string();
+    assert!(text.ends_with("alpine\n  and 7 more"), "{text}");
 }
 
 #[tokio::test]

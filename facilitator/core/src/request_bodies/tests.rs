@@ -45,6 +45,19 @@ fn a_user_sets_no_terms_of_a_sealed_session() {
 }
 
 #[test]
+fn label_of_a_job_has_the_form_of_a_name() {
+    for (tag, is_refused) in [
+        (json!("train-3.b"), false),
+        (json!(null), false),
+        (json!("a b"), true),
+        (json!(""), false),
+    ] {
+        let parsed = parse_job(&with("tag", tag.clone()));
+        assert_eq!(parsed.is_err(), is_refused, "{tag}");
+    }
+}
+
+#[test]
 fn a_text_that_is_no_image_name_is_refused_before_a_job_is_made() {
     for bad in ["H3/Upper", "http://x/a", "alpine:", "a._b", "a@b"] {
         let errors = errors(&with("docker_image", json!(bad)));

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use muster_facilitator_core::credentials::Account;
 use muster_facilitator_core::history::JobHistory;
 use muster_facilitator_core::list_page::JobFilter;
+use muster_protocol::JobId;
 use muster_protocol::volume::{Volume, VolumePart};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::UserJobRequest;
@@ -54,12 +55,6 @@ impl Store {
         limit: u32,
         offset: u64,
     ) -> Result<JobListing, StoreError> {
-        if filter.labelled {
-            return Ok(JobListing::Page(StoredJobPage {
-                count: 0,
-                jobs: Vec::new(),
-            }));
-        }
         let (count, uuids) = self.page_uuids(account, filter, limit, offset).await?;
         if uuids.is_empty() {
             return Ok(JobListing::Page(StoredJobPage {
@@ -121,10 +116,7 @@ impl Store {
         limit: u32,
         offset: u64,
     ) -> Result<(u64, Vec<String>), StoreError> {
-        let mut which = match filter.uuids.len() {
-            0 => String::new(),
-            some => format!("AND uuid IN ({})", placeholders(4, some)),
-        };
+        let (mut which, named) = name_condition(filter);
         which.push_str(&status_condition(filter));
         // Both statements use the first three parameters, so that the others have the same numbers.
         let counting = format!(
@@ -142,9 +134,9 @@ impl Store {
             .bind(account.to_string())
             .bind(i64::from(limit))
             .bind(offset);
-        for uuid in &filter.uuids {
-            count = count.bind(uuid.to_string());
-            page = page.bind(uuid.to_string());
+        for text in &named {
+            count = count.bind(text.as_str());
+            page = page.bind(text.as_str());
         }
         let (count,): (i64,) = count.fetch_one(&self.pool).await.during("count jobs")?;
         let uuids: Vec<(String,)> = page.fetch_all(&self.pool).await.during("list jobs")?;
@@ -179,6 +171,32 @@ impl Store {
             .during("read a job's request")?;
         Ok(request)
     }
+}
+
+/// The condition that a row of `jobs` is one of those that the filter names, and the texts of its parameters, of which
+/// the first is `$4`.
+fn name_condition(filter: &JobFilter) -> (String, Vec<String>) {
+    let mut condition = String::new();
+    let mut texts: Vec<String> = filter.uuids.iter().map(JobId::to_string).collect();
+    if !texts.is_empty() {
+        condition = format!(" AND uuid IN ({})", placeholders(4, texts.len()));
+    }
+    if let Some(prefix) = &filter.prefix {
+        // A range of whole ids is one in every collation, which the beginning of a text is not.
+        let first = texts.len().saturating_add(4);
+        condition = format!(
+            "{condition} AND uuid BETWEEN ${first} AND ${}",
+            first.saturating_add(1)
+        );
+        texts.extend([prefix.first().to_string(), prefix.last().to_string()]);
+    }
+    if let Some(tag) = &filter.tag {
+        let number = texts.len().saturating_add(4);
+        // The index of labels leaves out the jobs without one.
+        condition = format!("{condition} AND tag <> '' AND tag = ${number}");
+        texts.push(tag.to_string());
+    }
+    (condition, texts)
 }
 
 /// The condition that a row of `jobs` has one of the statuses of the filter; empty if each will do.

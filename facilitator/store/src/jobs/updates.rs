@@ -105,7 +105,8 @@ impl Store {
         now: Timestamp,
     ) -> Result<CancellationOutcome, StoreError> {
         let message = "cancelled by its user before a validator had taken it";
-        let (outcome, changed) = match self.end_unanswered(job, message, now).await? {
+        let cancelled = serde_json::json!({ "cancelled": true });
+        let (outcome, changed) = match self.end_unanswered(job, message, Some(cancelled), now).await? {
             Some(ended) => (ended, true),
             None => {
                 let statement =
@@ -149,7 +150,7 @@ impl Store {
         for (uuid,) in rows {
             let job = json::parse("jobs.uuid", &uuid)?;
             let message = "its validator has not taken it in time; send it to another one";
-            if self.end_unanswered(job, message, now).await?.is_some() {
+            if self.end_unanswered(job, message, None, now).await?.is_some() {
                 ended.push(job);
             }
         }
@@ -161,6 +162,7 @@ impl Store {
         &self,
         job: JobId,
         message: &str,
+        context: Option<serde_json::Value>,
         now: Timestamp,
     ) -> Result<Option<CancellationOutcome>, StoreError> {
         let history = self.history(job).await?;
@@ -172,7 +174,7 @@ impl Store {
             rejected_by: ParticipantType::Facilitator,
             reason: JobRejectionReason::Unknown,
             message: message.to_owned(),
-            context: None,
+            context,
         };
         let entry = HistoryEntry {
             status: JobStatus::Rejected,

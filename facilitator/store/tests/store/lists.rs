@@ -98,16 +98,67 @@ async fn a_filter_finds_the_accounts_own_jobs_only() {
         }
         let filter = JobFilter {
             uuids: vec![mine.uuid, other.uuid],
-            labelled: false,
             ..JobFilter::default()
         };
         let page = listed(store.list_jobs(&account("User"), &filter, 10, 0).await.unwrap());
         assert_eq!((page.count, page.jobs[0].request.uuid), (1, mine.uuid));
+    }
+}
+
+#[tokio::test]
+async fn prefix_and_label_find_the_accounts_own_jobs_newest_first() {
+    for (_test, store) in engines().await {
+        let mut named = Vec::new();
+        for (user, n, tag) in [
+            ("User", 1, "train"),
+            ("User", 2, "train"),
+            ("User", 3, ""),
+            ("Other", 1, "train"),
+        ] {
+            let request = job(user, n);
+            let submission = JobSubmission {
+                actor: &actor(&request),
+                validator: validator_key("Validator"),
+                request: &request,
+                idempotency: None,
+                quota: JobQuota::NONE,
+                webhook: None,
+                tag,
+            };
+            assert_eq!(store.create(submission, at(n)).await.unwrap(), JobCreation::New);
+            named.push(request.uuid);
+        }
+        let user = account("User");
+        let find = async |filter: &JobFilter| {
+            let page = listed(store.list_jobs(&user, filter, 10, 0).await.unwrap());
+            let found: Vec<_> = page.jobs.iter().map(|job| job.request.uuid).collect();
+            assert_eq!(page.count, found.len() as u64);
+            found
+        };
         let labelled = JobFilter {
-            labelled: true,
+            tag: Some("train".parse().unwrap()),
             ..JobFilter::default()
         };
-        let none = listed(store.list_jobs(&account("User"), &labelled, 10, 0).await.unwrap());
-        assert_eq!(none.count, 0);
+        assert_eq!(find(&labelled).await, [named[1], named[0]]);
+        assert_eq!(store.job(named[0]).await.unwrap().unwrap().view().tag, "train");
+        for uuid in &named[..3] {
+            let text = uuid.to_string();
+            for length in [1, 8, 9, 14, 36] {
+                let beginning = &text[..length];
+                let mut expected: Vec<_> = named[..3].to_vec();
+                expected.retain(|other| other.to_string().starts_with(beginning));
+                expected.reverse();
+                let filter = JobFilter {
+                    prefix: Some(beginning.parse().unwrap()),
+                    ..JobFilter::default()
+                };
+                assert_eq!(find(&filter).await, expected, "{beginning}");
+            }
+        }
+        let others = JobFilter {
+            prefix: Some(named[3].to_string().parse().unwrap()),
+            ..JobFilter::default()
+        };
+        assert!(find(&others).await.is_empty());
     }
 }

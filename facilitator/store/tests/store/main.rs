@@ -173,6 +173,7 @@ async fn submit(
         idempotency,
         quota,
         webhook: None,
+        tag: "",
     };
     store.create(submission, now).await.unwrap()
 }

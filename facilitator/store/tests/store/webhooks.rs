@@ -31,6 +31,7 @@ async fn a_message_is_due_with_the_end_of_its_job_and_sent_by_one_facilitator() 
             idempotency: None,
             quota: JobQuota::NONE,
             webhook: Some("https://h/own"),
+            tag: "",
         };
         assert_eq!(store.create(submission, at(2)).await.unwrap(), JobCreation::New);
         let waiting = webhooks.webhook_delivery(first.uuid).await.unwrap().unwrap();

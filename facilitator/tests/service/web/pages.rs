@@ -254,7 +254,7 @@ async fn statuses_and_output_come_live() {
     let stream = follow(&browser, &path).await.unwrap();
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
     validator.report(two, JobStatus::Accepted).await.unwrap();
-    let text = event_with(stream, "accepted").await;
+    let text = event_with(stream, "preparing").await;
     let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
     let news: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
     let last = news.last().unwrap();

@@ -1,6 +1,7 @@
 //! The options of `muster job run` about checkpoints.
 
 use clap::Args;
+use muster_protocol::JobReference;
 use muster_protocol::job::{
     BestMetric, CheckpointTerms, DEFAULT_CHECKPOINT_EVERY, DEFAULT_CHECKPOINT_FOLDER, ResumeSource,
     SaveSignal,
@@ -8,42 +9,65 @@ use muster_protocol::job::{
 
 use crate::options::duration;
 
+/// A checkpoint of an earlier job, as a person refers to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedCheckpoint {
+    /// The job that left it.
+    pub job: JobReference,
+    /// Its number among the checkpoints of the job.
+    pub ordinal: u32,
+}
+
 /// The checkpoints of a job, from which another attempt goes on, on any miner.
 #[derive(Debug, Default, Args)]
 pub struct CheckpointOptions {
-    /// The program leaves checkpoints in this folder; another attempt goes on from the newest one.
+    /// Where the program leaves checkpoints.
+    ///
+    /// Another attempt goes on from the newest one.
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, require_equals = true,
-        default_missing_value = DEFAULT_CHECKPOINT_FOLDER)]
+        default_missing_value = DEFAULT_CHECKPOINT_FOLDER, help_heading = "Checkpoints")]
     pub checkpoint: Option<String>,
     /// Ask the program to save every so many epochs; by default 5.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Checkpoints", hide_short_help = true)]
     pub every: Option<u32>,
     /// Keep the checkpoint with the best value of this metric beside the three newest ones: loss, or accuracy=max.
-    #[arg(long, value_name = "METRIC[=min|max]", value_parser = read_best_metric)]
+    #[arg(long, value_name = "METRIC[=min|max]", value_parser = read_best_metric, help_heading = "Checkpoints", hide_short_help = true)]
     pub best: Option<BestMetric>,
     /// The signal that asks the program to save and to end with exit code 85: TERM (the default), USR1 or USR2.
-    #[arg(long = "save-signal", value_name = "SIGNAL")]
+    #[arg(
+        long = "save-signal",
+        value_name = "SIGNAL",
+        help_heading = "Checkpoints",
+        hide_short_help = true
+    )]
     pub signal: Option<SaveSignal>,
     /// An exit code after which the job never goes on. Repeatable.
-    #[arg(long = "fatal-exit", value_name = "CODE")]
+    #[arg(
+        long = "fatal-exit",
+        value_name = "CODE",
+        help_heading = "Checkpoints",
+        hide_short_help = true
+    )]
     pub fatal: Vec<u8>,
-    /// Begin from a checkpoint of an earlier job: its id, a colon and the number that `muster job checkpoints` shows.
-    #[arg(long, value_name = "JOB:N", value_parser = read_resume_source)]
-    pub resume_from: Option<ResumeSource>,
+    /// Begin from a checkpoint of an earlier job.
+    ///
+    /// The job, a colon and the number that `muster job checkpoints` shows.
+    #[arg(long, value_name = "JOB:N", value_parser = read_resume_source, help_heading = "Checkpoints")]
+    pub resume_from: Option<NamedCheckpoint>,
     /// Stop the program after this time without progress (90s, 15m), and go on from its last checkpoint.
-    #[arg(long, value_name = "TIME", value_parser = read_stall)]
+    #[arg(long, value_name = "TIME", value_parser = read_stall, help_heading = "Checkpoints", hide_short_help = true)]
     pub stall: Option<u32>,
 }
 
 impl CheckpointOptions {
-    /// The terms; `None` where no option was given.
-    pub fn terms(&self) -> Option<CheckpointTerms> {
+    /// The terms; `None` where no option was given. `resume_from` is the checkpoint that [`Self::resume_from`] names.
+    pub fn terms(&self, resume_from: Option<ResumeSource>) -> Option<CheckpointTerms> {
         let is_given = self.checkpoint.is_some()
             || self.every.is_some()
             || self.best.is_some()
             || self.signal.is_some()
             || !self.fatal.is_empty()
-            || self.resume_from.is_some()
+            || resume_from.is_some()
             || self.stall.is_some();
         is_given.then(|| CheckpointTerms {
             folder: self
@@ -54,7 +78,7 @@ impl CheckpointOptions {
             best: self.best.clone(),
             signal: self.signal.unwrap_or_default(),
             fatal_exit_codes: self.fatal.clone(),
-            resume_from: self.resume_from,
+            resume_from,
             stall_s: self.stall,
         })
     }
@@ -82,13 +106,13 @@ pub fn read_best_metric(text: &str) -> Result<BestMetric, String> {
 ///
 /// # Errors
 /// The text has another form.
-pub fn read_resume_source(text: &str) -> Result<ResumeSource, String> {
+pub fn read_resume_source(text: &str) -> Result<NamedCheckpoint, String> {
     let (job, ordinal) = text.split_once(':').ok_or("write JOB:N, such as 1f0c…:3")?;
     let job = job.parse().map_err(|error| format!("{error}"))?;
     let ordinal = ordinal
         .parse()
         .map_err(|_| "N is the number of a checkpoint".to_owned())?;
-    Ok(ResumeSource { job, ordinal })
+    Ok(NamedCheckpoint { job, ordinal })
 }
 
 /// Reads the time without progress after which a program is stopped, in seconds.
@@ -112,7 +136,7 @@ mod tests {
 
     #[test]
     fn any_option_asks_for_checkpoints_and_none_for_none() {
-        assert_eq!(CheckpointOptions::default().terms(), None);
+        assert_eq!(CheckpointOptions::default().terms(None), None);
         let every = CheckpointOptions {
             every: Some(2),
             ..CheckpointOptions::default()
@@ -121,7 +145,7 @@ mod tests {
             every: 2,
             ..CheckpointTerms::default()
         };
-        assert_eq!(every.terms(), Some(expected));
+        assert_eq!(every.terms(None), Some(expected));
     }
 
     #[test]
@@ -141,7 +165,8 @@ mod tests {
         }
         let source = read_resume_source("11111111-2222-4333-8444-555555555555:3").unwrap();
         assert_eq!(source.ordinal, 3);
-        for wrong in ["", "3", "11111111-2222-4333-8444-555555555555:x", "x:3"] {
+        assert_eq!(read_resume_source("@last:1").unwrap().job, JobReference::Last);
+        for wrong in ["", "3", "11111111-2222-4333-8444-555555555555:x", ":3"] {
             read_resume_source(wrong).unwrap_err();
         }
     }

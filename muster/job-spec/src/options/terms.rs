@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use muster_job_metrics::MetricRules;
-use muster_protocol::job::{ArchiveSource, JobTerms, MetricNameError, MetricRule, Priority};
+use muster_protocol::job::{ArchiveSource, JobTerms, MetricNameError, MetricRule, Priority, ResumeSource};
 
 use crate::options::checkpoints::CheckpointOptions;
 use crate::options::duration;
@@ -14,23 +14,26 @@ use crate::options::duration;
 #[derive(Debug, Args)]
 pub struct TermsOptions {
     /// How long the executor may take to fetch the image; by default 30m.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Limits", hide_short_help = true)]
     pub image_time_limit: Option<Duration>,
-    /// The job's place among your own waiting jobs: 1 (last) to 10 (first); by default 5.
-    #[arg(long, value_name = "N")]
-    pub priority: Option<Priority>,
     /// How long the job may wait for an executor.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Limits")]
     pub queue_time: Option<Duration>,
-    /// A metric in the output: its name, and a regular expression whose first group is the number. Repeatable.
-    #[arg(long = "metric", value_name = "NAME=REGEX", value_parser = metric_rule)]
-    pub metrics: Vec<MetricRule>,
-    /// The outputs follow from the inputs alone: the validator may run the job again on its own miner and compare.
-    #[arg(long)]
-    pub deterministic: bool,
     /// The checkpoints that the program leaves.
     #[command(flatten)]
     pub checkpoints: CheckpointOptions,
+    /// The place among your own waiting jobs: 1 (last) to 10 (first).
+    ///
+    /// By default 5.
+    #[arg(long, value_name = "N", help_heading = "Routing")]
+    pub priority: Option<Priority>,
+    /// A metric in the output: its name, and a regular expression whose first group is the number. Repeatable.
+    #[arg(long = "metric", value_name = "NAME=REGEX", value_parser = metric_rule, help_heading = "Routing",
+        hide_short_help = true)]
+    pub metrics: Vec<MetricRule>,
+    /// The outputs follow from the inputs alone: the validator may run the job again on its own miner and compare.
+    #[arg(long, help_heading = "Routing", hide_short_help = true)]
+    pub deterministic: bool,
 }
 
 /// Reads `NAME=REGEX`.
@@ -49,7 +52,11 @@ fn metric_rule(text: &str) -> Result<MetricRule, String> {
 impl TermsOptions {
     /// The terms; none where no option was given and the image lies in no archive, so that the job is one that every
     /// facilitator takes.
-    pub fn terms(&self, image_archive: Option<ArchiveSource>) -> Option<JobTerms> {
+    pub fn terms(
+        &self,
+        image_archive: Option<ArchiveSource>,
+        resume_from: Option<ResumeSource>,
+    ) -> Option<JobTerms> {
         let terms = JobTerms {
             image_time_limit: self.image_time_limit.map(|limit| limit.as_secs()),
             priority: self.priority.unwrap_or_default(),
@@ -57,7 +64,7 @@ impl TermsOptions {
             image_archive,
             metrics: self.metrics.clone(),
             deterministic: self.deterministic,
-            checkpoints: self.checkpoints.terms(),
+            checkpoints: self.checkpoints.terms(resume_from),
         };
         (self.priority.is_some() || terms != JobTerms::default()).then_some(terms)
     }
@@ -94,12 +101,12 @@ mod tests {
             deterministic: false,
             checkpoints: CheckpointOptions::default(),
         };
-        assert_eq!(options.terms(None), None);
+        assert_eq!(options.terms(None, None), None);
         options.priority = Some(Priority::default());
-        assert_eq!(options.terms(None), Some(JobTerms::default()));
+        assert_eq!(options.terms(None, None), Some(JobTerms::default()));
         options.image_time_limit = Some(Duration::from_secs(60));
         options.queue_time = Some(Duration::from_secs(7));
-        let terms = options.terms(None).unwrap();
+        let terms = options.terms(None, None).unwrap();
         assert_eq!(
             (terms.image_time_limit, terms.queue_time_limit),
             (Some(60), Some(7))

@@ -11,7 +11,7 @@ use crate::class::ExecutorClass;
 use crate::features::FeatureSet;
 use crate::ids::JobId;
 use crate::job::{CompletionReport, KeptCheckpoint, MetricName, MetricValue, NonFiniteValue, ProgramReport};
-use crate::keys::ValidatorKey;
+use crate::keys::{MinerKey, ValidatorKey};
 use crate::status::JobStatus;
 use crate::time::Timestamp;
 use crate::upload::FileUpload;
@@ -76,6 +76,11 @@ pub struct CreateJob {
     /// Muster's own: the job's terms. They are signed by themselves, not with the fields above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub muster: Option<Box<JobExtension>>,
+    /// Muster's own: the user's label of the job; not signed, and it stays at the facilitator. A letter or a digit,
+    /// then letters, digits, hyphens, dots and underscores, and no uuid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 64))]
+    pub tag: Option<String>,
     /// Muster's own: the URL that is told of the job's end; not signed, and it stays at the facilitator. The account
     /// must have a secret (`PUT /api/v1/webhook/`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,7 +134,8 @@ pub struct JobView {
     /// The time of the last change of status.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
     pub last_update: Timestamp,
-    /// The last status in its legacy display form: `Streaming Ready`.
+    /// The last status in its legacy display form: `Streaming Ready`. This field and the statuses of `status_history`
+    /// stay as they are; pages and commands show people one of seven states instead.
     pub status: String,
     /// The reference of the image.
     pub docker_image: String,
@@ -142,7 +148,7 @@ pub struct JobView {
     pub env: IndexMap<String, String>,
     /// Deprecated by ComputeHorde and without effect: the class decides.
     pub use_gpu: bool,
-    /// The user's own label.
+    /// The user's own label; empty for a job without one.
     #[serde(default)]
     pub tag: String,
     /// The program's standard output; empty until the end.
@@ -222,6 +228,15 @@ impl JobView {
             .last()
             .map(|entry| entry.status)
             .unwrap_or_default()
+    }
+}
+
+impl JobView {
+    /// The miner of the last attempt, by the route that its end brought, or by its receipts.
+    pub fn miner(&self) -> Option<MinerKey> {
+        let last = self.status_history.last()?.metadata.as_ref()?.muster.as_ref()?;
+        let routed = last.route.iter().rev().find_map(|step| step.miner);
+        routed.or_else(|| Some(last.receipts.last()?.payload.miner()))
     }
 }
 
