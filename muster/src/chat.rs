@@ -227,7 +227,7 @@ impl Conversation<'_> {
 #[derive(Debug, Default)]
 struct PlaceReader {
     scanner: CommentScanner,
-    /// What has come of a comment.
+    /// The part of a comment that has come.
     comment: Vec<u8>,
     /// The last place that was read.
     last: Option<WaitingPlace>,

@@ -159,7 +159,8 @@ pub async fn python_image() -> Result<ImageId> {
     load(&mut list, PYTHON_IMAGE).await
 }
 
-/// The output of `tests/python/llama_cpp_image.py`, of `tests/python/python_image.py` and of `images/train/training_image.py`.
+/// The output of `tests/python/llama_cpp_image.py`, of `tests/python/python_image.py` and of
+/// `images/train/training_image.py`.
 #[derive(Deserialize)]
 struct Recipe {
     /// Where each file goes, and where it is.

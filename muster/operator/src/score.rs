@@ -124,7 +124,7 @@ pub struct ListedCycle {
     /// The last block whose work is scored.
     #[serde(default)]
     pub last_block: u64,
-    /// What became of its weights.
+    /// The fate of its weights: `pending`, `committed`, `set`, `kept`, `expired` or `missed`.
     #[serde(default)]
     pub state: String,
     /// The weights: uid and weight.
@@ -141,7 +141,7 @@ pub struct ListedCycle {
 }
 
 impl ListedCycle {
-    /// What became of the weights, for people.
+    /// The fate of the weights as a sentence for people.
     pub fn fate(&self) -> String {
         let block = self.at_block;
         match self.state.as_str() {

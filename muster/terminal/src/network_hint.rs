@@ -1,4 +1,4 @@
-//! What to do where a program failed because it wanted a network, which no job has.
+//! Advice where a program failed because it wanted a network, which no job has.
 
 use muster_protocol::job::Outcome;
 use muster_protocol::rest::JobView;
@@ -25,11 +25,11 @@ const SIGNS: [&str; 10] = [
     "unable to resolve host address",
 ];
 
-/// The hint.
+/// One sentence of advice, which follows the failure.
 const HINT: &str = "the program wanted a network, and a job has none: what it fetches belongs into its image \
                     (`docker build`, `docker save`, `--image-archive`) or among its inputs";
 
-/// What to do about the end of a program that wanted a network; `None` for every other end.
+/// Advice about the end of a program that wanted a network; `None` for every other end.
 pub(crate) fn network_hint(outcome: &Outcome, view: &JobView) -> Option<&'static str> {
     let failed = match outcome {
         Outcome::Failed(details) => details.docker_process_exit_status.is_some_and(|code| code != 0),

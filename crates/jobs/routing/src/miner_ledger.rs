@@ -313,8 +313,8 @@ impl MinerLedger {
             .retain(|limited, (longest_s, _)| *limited != class || lasts_s <= *longest_s);
     }
 
-    /// Notes that an executor of the class which worked for us is free, so the miner's earlier reports of having none are
-    /// out of date.
+    /// Notes that an executor of the class which worked for us is free, so the miner's earlier reports of having none
+    /// are out of date.
     pub fn record_freed(&mut self, miner: MinerKey, class: ExecutorClass) {
         let account = self.account(miner);
         account.full.remove(&class);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use muster_openai::OpenAiError;
 use muster_protocol::{JobId, Timestamp};
+use muster_response_proof::SessionId;
 use muster_session_pool::{CloseReason, Effect, Event, Limits, Service, SessionNumber};
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -133,10 +134,9 @@ impl SessionScheduler {
                 Vec::new()
             }
             SchedulerCommand::FindPlace(pool, request, reply) => {
-                let model = self.pools.get(pool);
-                let place = model.and_then(|model| model.pool.waiting_place(request, now));
+                let pool = self.pools.get(pool).map(|model| &model.pool);
                 // The client may have gone.
-                let _ = reply.send(place);
+                let _ = reply.send(pool.and_then(|pool| pool.waiting_place(request, now)));
                 Vec::new()
             }
             SchedulerCommand::AddSession(pool, session, line) => {
@@ -158,12 +158,7 @@ impl SessionScheduler {
                 None => Vec::new(),
             },
             SchedulerCommand::HoldSession(session, until, reply) => {
-                let mut pools = self.pools.iter().enumerate();
-                let found = pools.find_map(|(pool, model)| Some((pool, model.find_line(session)?)));
-                let used = found.filter(|(pool, number)| {
-                    let model = self.pools.get(*pool);
-                    model.is_some_and(|model| model.pool.is_used(*number, now))
-                });
+                let used = self.find_used(session, now);
                 // The caller may have gone.
                 let _ = reply.send(used.is_some());
                 match used {
@@ -312,6 +307,15 @@ impl SessionScheduler {
         tracing::info!(session = session.0, model = model.service.model, job = %open.job, reason = reason.text(),
             "closing a session");
         Some(SessionAction::Close(SessionEnd::new(open, reason)))
+    }
+
+    /// The pool and the number of a session that clients use.
+    fn find_used(&self, session: SessionId, now: Timestamp) -> Option<(usize, SessionNumber)> {
+        let mut pools = self.pools.iter().enumerate();
+        pools.find_map(|(pool, model)| {
+            let number = model.find_line(session)?;
+            model.pool.is_used(number, now).then_some((pool, number))
+        })
     }
 
     /// The pool and the number of the session that a job runs.

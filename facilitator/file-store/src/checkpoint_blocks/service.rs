@@ -393,8 +393,8 @@ impl CheckpointService {
         Ok(self.storage.get(&name, range).await?)
     }
 
-    /// Opens a stream that a program of a job printed, at `offset`. It comes in pieces of a mebibyte,
-    /// of which one at a time is in memory. The request counts for the job's account. One block may stand in the list many times, so the
+    /// Opens a stream that a program of a job printed, at `offset`. It comes in pieces of a mebibyte, of which one at a
+    /// time is in memory. The request counts for the job's account. One block may stand in the list many times, so the
     /// account's room bounds the length, not only what is stored.
     ///
     /// # Errors

@@ -333,7 +333,8 @@ impl AttemptRunner<'_> {
     }
 }
 
-/// The longest job that a miner takes which declined one of `lasts_s` executor-seconds as busy; `None` if it takes none.
+/// The longest job, in executor-seconds, that a miner takes which declined one of `lasts_s` as busy; `None` if it takes
+/// none.
 fn longest_taken(details: &RejectionDetails, lasts_s: u64) -> Option<u64> {
     let shorter_by_s = ShorterJob::of_context(details.context.as_ref())?.shorter_by_s;
     (1..lasts_s)

@@ -16,7 +16,7 @@ const SHARE: u32 = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MeanTime(Option<Duration>);
 
-/// What a request waits for.
+/// The thing that a request lacks while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingFor {
     /// A place in a session that serves.
@@ -32,7 +32,7 @@ pub enum WaitingFor {
 pub struct WaitingPlace {
     /// Its number in the waiting list, from 1.
     pub place: usize,
-    /// What the list waits for.
+    /// The thing that the list lacks.
     pub waits_for: WaitingFor,
     /// How long it is likely to wait; `None` if that is not known.
     pub expected: Option<Duration>,
