@@ -80,9 +80,7 @@ pub(crate) struct WalletName {
     /// The folder of wallets; ~/.bittensor/wallets where no local subnet names another.
     #[arg(long, env = "MUSTER_WALLETS", help_heading = "Facilitator and identity")]
     pub(crate) wallets: Option<PathBuf>,
-    /// Sign with the hotkey of this wallet.
-    ///
-    /// In a local subnet it is `user` by default.
+    /// Sign with this wallet (locally `user`).
     #[arg(long, env = "MUSTER_WALLET", help_heading = "Facilitator and identity")]
     pub(crate) wallet: Option<String>,
     /// The hotkey's name.

@@ -106,7 +106,9 @@ pub(crate) struct JobRun {
     /// An output: a file or a folder under /output, fetched here. Repeatable.
     ///
     /// `.` is all of /output, '*.csv' all files that match, 1,000 at most. With a URL it is put there instead, a folder
-    /// (`FOLDER/`) as a tar archive. No file of yours is overwritten without --force.
+    /// (`FOLDER/`) as a tar archive.
+    ///
+    /// No file of yours is overwritten without --force.
     #[arg(long = "output", short = 'o', value_name = "PATH[=URL]")]
     pub(crate) outputs: Vec<String>,
     /// A variable of the environment. Repeatable.
