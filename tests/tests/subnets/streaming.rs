@@ -230,7 +230,8 @@ pub(crate) fn a_chat_in_the_terminal_shows_what_each_answer_is_worth_and_a_chang
             &sessions["earned"][0]["proven"],
             &sessions["earned"][0]["unproven"]
         ),
-        (&1.into(), &0.into())
+        (&2.into(), &0.into()),
+        "the answer that had to wait, and this one"
     );
     let listed = subnet.muster(&["session", "ls"]).unwrap();
     assert!(listed.stdout.contains(MODEL), "{listed:?}");

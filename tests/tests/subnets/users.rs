@@ -100,7 +100,7 @@ pub(crate) fn a_folder_goes_there_and_back_with_modes_links_and_names(subnet: &R
         std::fs::create_dir(at(via)).unwrap();
         std::fs::copy(at("last"), at(via).join("last")).unwrap();
         let refused = call(&[]);
-        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert_eq!(refused.code, Some(125), "{refused:?}");
         assert!(
             refused.stderr.contains("E0051") && refused.stderr.contains("nothing runs"),
             "{refused:?}"
