@@ -264,13 +264,13 @@ impl Keeper {
 
     /// Asks the executors to stop, which remove their containers first. No miner comes back for their jobs.
     fn end_executors(&self, executors: &[Pid]) {
-        let jobs = match executors.len() {
+        let ends = match executors.len() {
             0 => return,
-            1 => "a running job ends".to_owned(),
-            count => format!("{count} running jobs end"),
+            1 => "an executor ends, and any job on it,".to_owned(),
+            count => format!("{count} executors end, and any jobs on them,"),
         };
         print::problem(format_args!(
-            "[{}] {jobs} with the subnet; nobody is at fault",
+            "[{}] {ends} with the subnet; nobody is at fault",
             self.program.name
         ));
         for executor in executors {

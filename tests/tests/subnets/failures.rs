@@ -276,7 +276,7 @@ pub(crate) fn an_operator_stops_it_with_one_signal(subnet: &mut RunningSubnet) {
         "a validator has nothing to wait for: {log}"
     );
     let up = std::fs::read_to_string(subnet.folder().join("up.log")).unwrap();
-    let told = "a running job ends with the subnet; nobody is at fault";
+    let told = "with the subnet; nobody is at fault";
     assert!(up.contains(told) && !up.contains("E0013"), "{id}: {up}");
 }
 
