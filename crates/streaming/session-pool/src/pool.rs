@@ -92,6 +92,8 @@ pub struct SessionPool {
 struct NoRoomSince {
     /// When the last one was declined.
     at: Timestamp,
+    /// The end of the pause that followed.
+    pause: Timestamp,
     /// Sessions in a row that were declined.
     times: u32,
     /// When an executor is likely to be free.

@@ -111,6 +111,7 @@ impl SessionPool {
         self.not_before = Some(self.not_before.map_or(pause, |at| at.max(pause)));
         self.no_room = Some(NoRoomSince {
             at: now,
+            pause,
             times,
             expected,
         });
@@ -136,7 +137,10 @@ impl SessionPool {
     /// An executor may be free: a session that found none is tried again soon. The least pause keeps a decline that is
     /// taken for room from being followed by the next one at once.
     pub(super) fn note_room(&mut self, now: Timestamp) {
-        if let (Some(no_room), Some(_)) = (self.no_room, self.not_before) {
+        // A pause for another reason goes on: a start failed, or the executor is wanted for something else.
+        if let Some(no_room) = self.no_room
+            && self.not_before == Some(no_room.pause)
+        {
             let least = no_room.at.plus(self.limits.backoff / ROOM_SHARE);
             self.not_before = Some(least.max(now));
         }

@@ -410,6 +410,22 @@ fn requests_wait_for_an_executor_as_long_as_their_patience_and_are_served_once_o
 }
 
 #[test]
+fn room_shortens_no_pause_after_a_start_that_failed() {
+    let mut pool = SessionPool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    pool.apply(no_room(0, None), at(0));
+    pool.apply(Event::Tick, at(4));
+    pool.apply(
+        Event::Unusable(SessionNumber(1), "it cannot seal".to_owned()),
+        at(5),
+    );
+    let wake = pool.wake(at(5));
+    assert_eq!(wake, Some(at(9)));
+    pool.apply(Event::Room, at(6));
+    assert_eq!(pool.wake(at(6)), wake, "an executor does not mend an image");
+}
+
+#[test]
 fn a_session_that_is_too_long_is_started_anew_at_once() {
     let mut pool = SessionPool::new(LIMITS);
     pool.apply(arrived(1, 1), at(0));
