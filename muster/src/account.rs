@@ -48,7 +48,7 @@ pub(crate) async fn run(command: Account, clock: SharedClock) -> Result<ExitCode
                 for (table, rows) in &deleted.deleted {
                     print::line(format_args!("  {rows} {table}"));
                 }
-                print::line(format_args!("what stays:"));
+                print::line(format_args!("these stay:"));
                 for stays in &deleted.stays {
                     print::line(format_args!("  {stays}"));
                 }

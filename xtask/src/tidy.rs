@@ -6,6 +6,7 @@ mod deadlines;
 mod doc_links;
 mod docker_differences;
 mod error_pages;
+mod error_texts;
 mod markdown;
 mod marks;
 mod names;
@@ -48,6 +49,7 @@ const RULES: &[Rule] = &[
     queries_and_traits::single_implementations,
     names::bare,
     names::homonyms,
+    error_texts::nouns,
     prose::riddles,
     prose::fillers,
     prose::columns,

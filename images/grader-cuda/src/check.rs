@@ -29,8 +29,8 @@ const VECTORS: &str = include_str!("../../../tests/vectors/proofs.json");
 /// Names the first difference, or the prover fails.
 pub fn check_golden_vectors(prover: &mut dyn Prover) -> anyhow::Result<Vec<&'static str>> {
     let all: Value = serde_json::from_str(VECTORS)?;
-    check_matmul(prover, field(&all, "int8")?).context("int8")?;
-    check_matmul(prover, field(&all, "fp16")?).context("fp16")?;
+    check_matmul(prover, field(&all, "int8")?).context("the int8 product")?;
+    check_matmul(prover, field(&all, "fp16")?).context("the fp16 product")?;
     let vector = field(&all, "walk")?;
     let spec = WalkSpec::from_bytes(&bytes(field(vector, "spec")?)?)?;
     let seed = array(field(vector, "seed")?)?;
@@ -43,7 +43,7 @@ pub fn check_golden_vectors(prover: &mut dyn Prover) -> anyhow::Result<Vec<&'sta
         hex::encode(border) == *field(field(vector, "border")?, "bytes")?,
         "the step at a leaf's border differs"
     );
-    check_opening(prover, &ProofSpec::Walk(spec), vector, &seed, &output).context("walk")?;
+    check_opening(prover, &ProofSpec::Walk(spec), vector, &seed, &output).context("the walk")?;
     Ok(vec![
         "MATMUL int8",
         "MATMUL fp16",

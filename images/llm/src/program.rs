@@ -224,7 +224,7 @@ pub fn make_service(arguments: &ServeArguments, model: ReadModel) -> anyhow::Res
         && !expected.eq_ignore_ascii_case(&id)
     {
         bail!(
-            "this is model {id}, not {expected}: other weights, another --weights, another tokenizer or template"
+            "the model is {id}, not {expected}: other weights, another --weights, another tokenizer or template"
         );
     }
     if let Some(context) = arguments.context {

@@ -20,19 +20,19 @@ pub(crate) struct GradeBoard(Mutex<BTreeMap<ValidatorKey, ValidatorGrades>>);
 /// The reason for which a validator's grades are not known.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoGrades {
-    #[error("it serves no pages, so it states no grades")]
+    #[error("the validator serves no pages, so it states no grades")]
     NoPages,
     #[error("the address of its pages, {0}, is not public and not in operator.dial_allow")]
     Address(SocketAddr),
-    #[error("it has stated nothing for this cycle")]
+    #[error("the validator has stated nothing for this cycle")]
     Nothing,
-    #[error("its statement does not name this miner")]
+    #[error("the validator's statement does not name this miner")]
     NotNamed,
     #[error("the chain does not tell where it serves its pages")]
     Chain,
-    #[error("its statement cannot be read")]
+    #[error("the validator's statement cannot be read")]
     Fetch(#[from] FetchError),
-    #[error("its statement does not hold")]
+    #[error("the validator's statement does not hold")]
     Statement(#[from] StatementError),
     #[error("the evidence of its statement is not served")]
     NoEvidence,

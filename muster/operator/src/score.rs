@@ -50,7 +50,7 @@ pub enum ScoreToolError {
     #[error(transparent)]
     Calibration(#[from] CalibrationError),
     /// A file holds no list of strategies.
-    #[error("it is no list of strategies")]
+    #[error("the file is no list of strategies")]
     Strategies(#[source] serde_json::Error),
     /// The miner has no uid in the cycle.
     #[error("{miner} was not registered in the subnet when cycle {cycle} was scored")]
@@ -79,7 +79,7 @@ pub enum ScoreToolError {
     #[error("the miner's store does not answer")]
     Store(#[from] StoreError),
     /// A text has another digest than the one that was asked for.
-    #[error("it has the digest {found}, not {expected}")]
+    #[error("the file has the digest {found}, not {expected}")]
     OtherDigest {
         /// The digest of the bytes.
         found: String,

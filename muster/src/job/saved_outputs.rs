@@ -245,7 +245,7 @@ fn check_matches(tree: &Path, below: &Path, pattern: &str) -> anyhow::Result<()>
         if entry.file_type().with_context(listed)?.is_dir() {
             check_matches(tree, &path, pattern)?;
         } else if !path.to_str().is_some_and(|path| matches_path(pattern, path)) {
-            anyhow::bail!("its archive holds {path:?}, which does not match; the miner is at fault");
+            anyhow::bail!("the output's archive holds {path:?}, which does not match; the miner is at fault");
         }
     }
     Ok(())

@@ -26,11 +26,11 @@ const LEASED_AFTER: Duration = Duration::from_secs(900);
 /// Why a statement is not taken now.
 #[derive(Debug, thiserror::Error)]
 enum NotTaken {
-    #[error("it cannot be read")]
+    #[error("the statement cannot be read")]
     Fetch(#[from] FetchError),
-    #[error("it does not count")]
+    #[error("the statement does not count")]
     Statement(#[from] StatementError),
-    #[error("its evidence is not served")]
+    #[error("the statement's evidence is not served")]
     NoEvidence,
     #[error("no receipt shows that the validator ever leased an executor of {0}")]
     NoLease(MinerKey),

@@ -257,7 +257,7 @@ fn title_passages(text: &str) -> Vec<Passage> {
 }
 
 /// Error texts begin in lower case; their first word is judged as the first of a sentence.
-fn capitalised(text: &str) -> String {
+pub(super) fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     letters
         .next()
@@ -266,7 +266,7 @@ fn capitalised(text: &str) -> String {
 }
 
 /// A passage's sentences, without the marks that may stand before the first word.
-fn sentences(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn sentences(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let now = rest?;
@@ -284,7 +284,7 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The opener with which a sentence hides its subject.
-fn riddle(sentence: &str) -> Option<&'static str> {
+pub(super) fn riddle(sentence: &str) -> Option<&'static str> {
     let question = sentence.trim_end_matches(['*', '_', ')', '»']).ends_with('?');
     if question || PAGE_HEADINGS.contains(&sentence) {
         return None;

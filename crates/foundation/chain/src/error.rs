@@ -73,7 +73,7 @@ pub enum ChainError {
     },
     /// The call was submitted, and then the endpoint was lost or too slow: the call may or may not have happened. Read
     /// the chain to find out.
-    #[error("it is not known whether {call} reached the chain: the endpoint was lost after it was submitted")]
+    #[error("nobody knows whether {call} reached the chain: the endpoint was lost after it was submitted")]
     Unconfirmed {
         /// The name of the call.
         call: &'static str,

@@ -24,22 +24,22 @@ pub struct Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OriginError {
     /// The text is longer than 300 bytes.
-    #[error("it is longer than {MAX_TEXT} bytes")]
+    #[error("the address is longer than {MAX_TEXT} bytes")]
     TooLong,
     /// The text is no URL with a host.
-    #[error("it is not a URL with a host")]
+    #[error("the address is not a URL with a host")]
     NotAUrl,
     /// The scheme is neither http nor https.
-    #[error("it must begin with http:// or https://")]
+    #[error("the address must begin with http:// or https://")]
     Scheme,
     /// There is a user, a path, a query or a fragment.
-    #[error("it must be http:// or https://, a host and a port, and nothing else")]
+    #[error("the address must be http:// or https://, a host and a port, and nothing else")]
     NotBare,
     /// The port belongs to another service.
     #[error("ports below 1024 belong to other services than http (80) and https (443)")]
     Port,
     /// The address is not public, and the operator has not permitted it.
-    #[error("its address is not on the public Internet, and the operator has not permitted it")]
+    #[error("the address is not on the public Internet, and the operator has not permitted it")]
     NotPublic,
 }
 

@@ -179,11 +179,11 @@ pub struct ExceededPremise {
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
     /// The text is not JSON, or lacks fields.
-    #[error("it is not a calibration of spot checks")]
+    #[error("the file is not a calibration of spot checks")]
     Text(#[from] serde_json::Error),
     /// The format is another one.
     #[error(
-        "its format is {0:?}, this version reads {CALIBRATION_FORMAT:?} and {REFERENCED_CALIBRATION_FORMAT:?}"
+        "the calibration's format is {0:?}, this version reads {CALIBRATION_FORMAT:?} and {REFERENCED_CALIBRATION_FORMAT:?}"
     )]
     Format(String),
     /// The fields of another image are not those of the format.

@@ -6,20 +6,20 @@ use muster_response_proof::SessionId;
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The text is not JSON, or lacks fields.
-    #[error("it is not a bundle of audit evidence")]
+    #[error("the file is not a bundle of audit evidence")]
     Text(#[from] serde_json::Error),
     /// The text exceeds the bound.
-    #[error("it is longer than a bundle may be")]
+    #[error("the file is longer than a bundle may be")]
     TooLong,
     /// The format of the bundle or of its calibration is another one.
-    #[error("it is a bundle or a calibration of another version")]
+    #[error("the file is a bundle or a calibration of another version")]
     Format,
     /// The bundle exceeds a bound.
-    #[error("it is larger than a bundle may be: {0}")]
+    #[error("the bundle is larger than one may be: {0}")]
     Bound(&'static str),
     /// The scoring machines are not two that differ, or the first ran another image than the calibration's.
     #[error(
-        "it needs two references that differ in machine or engine, the first with the calibration's engine"
+        "a bundle needs two references that differ in machine or engine, the first with the calibration's engine"
     )]
     References,
     /// A header is not the validator's, is of another subnet, or stands out of order.
@@ -69,7 +69,7 @@ pub enum ReplayError {
         sequence: u64,
     },
     /// The list of miners has a miner twice, or one without an answer in the bundle, or lacks one.
-    #[error("its miners are not exactly those whose answers it shows")]
+    #[error("the bundle's miners are not exactly those whose answers it shows")]
     Miners,
     /// An answer does not stand in the log where the bundle says.
     #[error("answer {sequence} of session {session} does not stand in the log where the bundle says")]

@@ -129,7 +129,7 @@ pub struct ProofEvidence {
 #[derive(Debug, thiserror::Error)]
 pub enum BatchFileError {
     /// The format or version is unknown.
-    #[error("it is not the evidence of a batch, or it is of another version")]
+    #[error("the file is not the evidence of a batch, or it is of another version")]
     Format,
     /// The evidence of a proof cannot be read.
     #[error("proof {proof} of executor {place} cannot be read")]

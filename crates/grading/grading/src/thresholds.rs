@@ -33,10 +33,10 @@ pub struct ThresholdsFile {
 #[derive(Debug, thiserror::Error)]
 pub enum ThresholdsError {
     /// The text is not JSON, or has other fields.
-    #[error("it is not a file of floors: {0}; `muster grade self --write-floors FILE` writes one")]
+    #[error("the file is not one of floors: {0}; `muster grade self --write-floors FILE` writes one")]
     Text(#[from] serde_json::Error),
     /// The file has another format or version.
-    #[error("its format is {0:?}, this version reads {FORMAT:?}")]
+    #[error("the file's format is {0:?}, this version reads {FORMAT:?}")]
     Format(String),
     /// A class is listed twice.
     #[error("class {0} is listed twice: put the machines of both under one")]
@@ -303,7 +303,7 @@ mod tests {
             (with("cpu.8c", "cpu.9c"), "not a file of floors"),
             (
                 file(class).replace("floors/1", "floors/2"),
-                "its format is \"muster-floors/2\"",
+                "the file's format is \"muster-floors/2\"",
             ),
             (
                 file(&format!("{class}, {class}")),

@@ -132,10 +132,10 @@ pub struct QualityFactor {
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The text is not JSON, or lacks fields.
-    #[error("it is not a scoring snapshot")]
+    #[error("the file is not a scoring snapshot")]
     Text(#[from] serde_json::Error),
     /// The format is another one.
-    #[error("its format is {0:?}, this version reads {SNAPSHOT_FORMAT:?}")]
+    #[error("the snapshot's format is {0:?}, this version reads {SNAPSHOT_FORMAT:?}")]
     Format(String),
 }
 

@@ -19,10 +19,10 @@ pub enum CloneError {
     #[error("the machine's disk has no room for a copy of {0} bytes")]
     NoRoom(u64),
     /// A file is not what the look before has found.
-    #[error("it changed while it was copied")]
+    #[error("the file changed while it was copied")]
     Changed,
     /// A file could not be read or written.
-    #[error("it cannot be copied")]
+    #[error("the file cannot be copied")]
     Io(#[from] io::Error),
 }
 

@@ -99,7 +99,7 @@ pub enum LookError {
     #[error(transparent)]
     Flaw(#[from] TreeFlaw),
     /// It could not be read, for example because it is gone.
-    #[error("it cannot be read")]
+    #[error("the folder cannot be read")]
     Io(#[from] io::Error),
 }
 

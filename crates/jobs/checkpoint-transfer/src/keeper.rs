@@ -183,7 +183,7 @@ impl PendingKeeper {
 #[derive(Debug, thiserror::Error)]
 enum TakeError {
     /// It changes; a later look takes it.
-    #[error("it changed while it was read")]
+    #[error("the checkpoint changed while it was read")]
     Changed,
     #[error(transparent)]
     Clone(CloneError),

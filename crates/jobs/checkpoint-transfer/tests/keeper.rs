@@ -247,8 +247,8 @@ async fn a_hostile_folder_ends_nothing_and_its_good_checkpoints_are_kept() {
         reasons,
         [
             "checkpoint link was not kept: link is a link, a device, a socket or a pipe",
-            "checkpoint many was not kept: it has more than 50 files and folders",
-            "checkpoint sparse was not kept: its files have more than 1048576 bytes together",
+            "checkpoint many was not kept: the checkpoint has more than 50 files and folders",
+            "checkpoint sparse was not kept: the checkpoint's files have more than 1048576 bytes together",
         ]
     );
 }

@@ -61,16 +61,16 @@ pub enum TreeFlaw {
     #[error("the name of an entry is not UTF-8")]
     NotUtf8,
     /// It has more files and folders than a checkpoint may have.
-    #[error("it has more than {0} files and folders")]
+    #[error("the checkpoint has more than {0} files and folders")]
     TooMany(usize),
     /// The folder of checkpoints has so many files and folders that this one was not looked at.
     #[error("the folder of checkpoints has more than {0} files and folders together; remove old checkpoints")]
     TooManyTogether(usize),
     /// Its files are larger together than a checkpoint may be.
-    #[error("its files have more than {0} bytes together")]
+    #[error("the checkpoint's files have more than {0} bytes together")]
     TooLarge(u64),
     /// It has no bytes at all.
-    #[error("it is empty")]
+    #[error("the checkpoint is empty")]
     Empty,
 }
 

@@ -24,7 +24,7 @@ pub struct Invitation {
 
 /// A text that is not an invitation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is not a token for enrolling: copy all of what `muster miner --enroll` printed")]
+#[error("the text is not a token for enrolling: copy all of what `muster miner --enroll` printed")]
 pub struct InvitationError;
 
 impl fmt::Display for Invitation {

@@ -29,7 +29,7 @@ pub struct TargetError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Reason {
-    #[error("this is not a URL")]
+    #[error("the text is not a URL")]
     NotAUrl,
     #[error("the URL is longer than {MAX_URL} bytes")]
     TooLong,

@@ -37,13 +37,13 @@ pub const MAX_CHECKPOINT_NAME: usize = 255;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// The line is no JSON object.
-    #[error("it is no JSON object")]
+    #[error("the line is no JSON object")]
     NoObject,
     /// A part has a value that it cannot have.
     #[error("`{0}` has a value that it cannot have")]
     Part(String),
     /// There are more metrics than a report holds.
-    #[error("it has more than {MAX_METRICS} metrics")]
+    #[error("the line has more than {MAX_METRICS} metrics")]
     TooManyMetrics,
 }
 

@@ -290,7 +290,7 @@ fn a_port_is_served_and_other_weights_than_expected_are_not() {
     let refused = program().args(["--expect", &"0".repeat(64)]).output().unwrap();
     assert!(!refused.status.success());
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    let id = said.split("this is model ").nth(1).unwrap().get(..64).unwrap();
+    let id = said.split("the model is ").nth(1).unwrap().get(..64).unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .unwrap()

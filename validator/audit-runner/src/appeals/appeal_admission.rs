@@ -28,13 +28,13 @@ const AHEAD: Duration = Duration::from_secs(300);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppealRefusal {
     /// The text is no signed appeal.
-    #[error("it is no signed appeal")]
+    #[error("the document is no signed appeal")]
     Unreadable,
     /// It is signed by somebody else.
     #[error("the signature is not the miner's")]
     Unsigned,
     /// It is about another chain or subnet.
-    #[error("it is about another chain or subnet")]
+    #[error("the appeal is about another chain or subnet")]
     OtherSubnet,
     /// No verdict of the bundle counts.
     #[error("no verdict of that bundle counts here now")]
@@ -49,7 +49,7 @@ pub(crate) enum AppealRefusal {
     #[error("the verdict is that of validator {0}: appeal there, since only its own fresh answers lift it")]
     OtherAuthor(ValidatorKey),
     /// Its time is wrong.
-    #[error("it was signed more than seven days ago, before the verdict, or in the future")]
+    #[error("the appeal was signed more than seven days ago, before the verdict, or in the future")]
     OutOfTime,
     /// An appeal about the coldkey and the model is open.
     #[error("an appeal about this owner and model is open until {0}")]

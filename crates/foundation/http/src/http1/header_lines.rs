@@ -12,16 +12,16 @@ pub(super) const MAX_HEADERS: usize = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedResponse {
     /// The head does not begin or continue as HTTP/1.1 prescribes.
-    #[error("its head is not HTTP")]
+    #[error("the message's head is not HTTP")]
     Head,
     /// The heads, or the framing between two chunks, are longer than 64 KiB.
-    #[error("its head or its framing is too long")]
+    #[error("the message's head or framing is too long")]
     TooLong,
     /// The length of the body is stated twice, in an unknown coding, or as something else than a number.
     #[error("the length of its body is not clear")]
     Length,
     /// A chunk's size or end, or the trailers, are not as HTTP/1.1 prescribes.
-    #[error("its chunks are broken")]
+    #[error("the message's chunks are broken")]
     Chunk,
 }
 

@@ -45,22 +45,22 @@ pub struct SignedStatement {
 #[derive(Debug, thiserror::Error)]
 pub enum StatementError {
     /// The text is no statement.
-    #[error("it is not a statement of capacity")]
+    #[error("the document is not a statement of capacity")]
     Text(#[from] serde_json::Error),
     /// The text or its format is another one.
-    #[error("it is longer than a statement may be, or of another format")]
+    #[error("the document is longer than a statement may be, or of another format")]
     Format,
     /// The statement is about another subnet or cycle, or of another validator.
-    #[error("it is about another subnet or cycle, or of another validator")]
+    #[error("the statement is about another subnet or cycle, or of another validator")]
     Context,
     /// The validator did not sign it.
-    #[error("its validator did not sign it")]
+    #[error("the statement's validator did not sign it")]
     Signature,
     /// The evidence is not the one that the statement names.
     #[error("the evidence is not the one that it names")]
     OtherEvidence,
     /// Other rows follow from the evidence.
-    #[error("its rows do not follow from its evidence")]
+    #[error("the statement's rows do not follow from its evidence")]
     Rows,
 }
 
