@@ -1,9 +1,6 @@
 //! The page of one job: its steps with their times, the party at fault, its output, its files and its receipts.
 
-use std::time::Duration;
-
 use maud::{Markup, html};
-use muster_protocol::job::Outcome;
 use muster_protocol::rest::{JobMetricsView, JobView, QueuedJob};
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::checks::JobCheck;
@@ -14,7 +11,9 @@ use crate::frame::{Section, Visitor, page, token};
 use crate::jobs::took;
 use crate::status::{badge, of_job};
 use crate::text::{bytes, limit, number, plain, shorten, span, time, utc};
-use crate::{job_check, job_completion, job_curves, job_output, job_route, job_timeline};
+use crate::{
+    job_check, job_completion, job_cost, job_curves, job_failure, job_output, job_route, job_timeline,
+};
 
 /// The width of the drawing of the steps, in its own units.
 const TIMELINE: f64 = 1_000.0;
@@ -52,12 +51,12 @@ pub fn render(visitor: &Visitor<'_>, view: &JobView, found: &JobFindings<'_>) ->
                 div.wide-column {
                     (job_curves::section(metrics, visitor.now))
                     (job_output::section(view))
+                    div #way-of-job data-swap { (job_timeline::section(way, receipts)) }
                 }
                 aside #side data-swap aria-label="Details of the job" {
                     (steps(view, visitor.now))
                     @if let Some(check) = check { (job_check::section(check, visitor.now)) }
                     (job_route::section(view, receipts))
-                    (job_timeline::section(way, receipts))
                     (outputs(view))
                     @if let Some(report) = &view.completion { (job_completion::section(report)) }
                     (artifacts(view))
@@ -94,7 +93,7 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool, receipts: &[CheckedRe
                     }
                 }
             }
-            @if let Some(outcome) = view.failure() { (failure(&outcome)) }
+            @if let Some(outcome) = view.failure() { (job_failure::section(&outcome)) }
             @if let Some(place) = view.queue.as_deref().filter(|_| open) { (queue_place(place, visitor.now)) }
             p.progress #progress data-progress hidden {}
             dl.facts {
@@ -104,11 +103,10 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool, receipts: &[CheckedRe
                 } }
                 div { dt { "Created" } dd { (time(view.created_at, visitor.now)) } }
                 div { dt { "Took" } dd data-took data-since=[open.then_some(view.created_at)] { (took(view, visitor.now)) } }
-                @if let Some(micros) = job_timeline::paid_micros(receipts) {
-                    div { dt { "Cost" } dd title="by the finished receipts with both signatures" {
-                        (span(Duration::from_micros(micros))) " of executor time"
-                    } }
+                @if let Some(cost) = job_cost::of_receipts(receipts) {
+                    div { dt { "Cost" } dd title="by the finished receipts with both signatures" { (cost) } }
                 }
+                @if !view.tag.is_empty() { div { dt { "Name" } dd.mono.break { (plain(&view.tag)) } } }
                 div.long { dt { "Id" } dd.mono.break { (id) } }
                 div.long { dt { "Image" } dd.mono.break { (plain(&view.docker_image)) } }
                 @if let Some(image) = &view.image {
@@ -117,47 +115,6 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool, receipts: &[CheckedRe
                         div.long { dt { "Manifest" } dd.mono.break { (manifest) } }
                     }
                 }
-            }
-        }
-    }
-}
-
-/// The failure as text: what happened, where, and the party at fault.
-fn failure(outcome: &Outcome) -> Markup {
-    let (what, message, reason, context) = match outcome {
-        Outcome::Completed(_) => return html! {},
-        Outcome::Rejected(details) => (
-            format!("Rejected by the {}", details.rejected_by),
-            &details.message,
-            details.reason.to_string(),
-            &details.context,
-        ),
-        Outcome::Failed(details) => {
-            let exit = details.docker_process_exit_status;
-            let exit = exit.map(|code| format!(", exit code {code}")).unwrap_or_default();
-            (
-                format!(
-                    "Failed in stage {}{exit}",
-                    details.stage.as_str().replace('_', " ")
-                ),
-                &details.message,
-                details.reason.to_string(),
-                &details.context,
-            )
-        }
-        Outcome::HordeFailed(details) => (
-            format!("Failed by the subnet, says the {}", details.reported_by),
-            &details.message,
-            details.reason.to_string(),
-            &details.context,
-        ),
-    };
-    let code = context.as_ref().and_then(|context| context.get("code")?.as_str());
-    html! {
-        div.failure role="group" aria-label="Failure" {
-            p { strong { (what) } ": " (plain(message)) " (" (reason.replace('_', " ")) ")" }
-            p { "At fault: " strong { (outcome.fault()) } "."
-                @if let Some(code) = code { " " code { "muster explain " (plain(code)) } " says more." }
             }
         }
     }

@@ -1,9 +1,7 @@
 //! The way of a job on its page: the stage of each role with its time, and the miners that were asked.
 
 use maud::{Markup, html};
-use muster_protocol::{
-    AttemptId, MinerKey, ParticipantType, ReceiptPayload, StageTime, Timestamp, TraceStage,
-};
+use muster_protocol::{AttemptId, MinerKey, ParticipantType, StageTime, Timestamp, TraceStage};
 
 use crate::checked_receipts::CheckedReceipt;
 use crate::text::{shorten, span};
@@ -12,6 +10,17 @@ use crate::text::{shorten, span};
 const WIDTH: f64 = 1_000.0;
 /// The width of a stage that took no time.
 const LEAST_BAR: f64 = 8.0;
+
+/// Stages of this depth and deeper are folded.
+const FOLDED: usize = 2;
+
+/// The part of the way that a drawing covers, and the receipts that name miners.
+#[derive(Clone, Copy)]
+struct Drawing<'a> {
+    first: Timestamp,
+    last: Timestamp,
+    receipts: &'a [CheckedReceipt],
+}
 
 /// The section. It is empty until the job's end has brought the stages of other roles.
 pub(crate) fn section(way: &[(usize, StageTime)], receipts: &[CheckedReceipt]) -> Markup {
@@ -23,12 +32,21 @@ pub(crate) fn section(way: &[(usize, StageTime)], receipts: &[CheckedReceipt]) -
     let (Some(first), Some(last), true) = (first, last, is_told) else {
         return html! {};
     };
+    let drawing = Drawing {
+        first,
+        last,
+        receipts,
+    };
     html! {
         section aria-labelledby="way" {
             h2 #way { "Way" }
             table.steps {
                 thead.unseen { tr { th scope="col" { "Stage" } th scope="col" { "Lasted" } th scope="col" { "Share" } } }
-                tbody { @for (depth, time) in way { (row(*depth, time, first, last, receipts)) } }
+                tbody {
+                    @for run in way.chunk_by(|(depth, _), (next, _)| (*depth < FOLDED) == (*next < FOLDED)) {
+                        (rows(run, drawing))
+                    }
+                }
             }
             p.help { "As each role tells its own times: facilitator, validator, miner, executor. "
                 code { "muster job show --trace" } " prints them." }
@@ -36,13 +54,29 @@ pub(crate) fn section(way: &[(usize, StageTime)], receipts: &[CheckedReceipt]) -
     }
 }
 
-fn row(
-    depth: usize,
-    time: &StageTime,
-    first: Timestamp,
-    last: Timestamp,
-    receipts: &[CheckedReceipt],
-) -> Markup {
+/// Neighbouring stages, all of them folded or none.
+fn rows(run: &[(usize, StageTime)], drawing: Drawing<'_>) -> Markup {
+    let folded = run.first().is_some_and(|(depth, _)| *depth >= FOLDED);
+    html! {
+        @if folded {
+            tr { td.folded colspan="3" {
+                details {
+                    summary { (run.len()) @if run.len() == 1 { " stage" } @else { " stages" } " within" }
+                    table.steps { tbody { @for (depth, time) in run { (row(*depth, time, drawing)) } } }
+                }
+            } }
+        } @else {
+            @for (depth, time) in run { (row(*depth, time, drawing)) }
+        }
+    }
+}
+
+fn row(depth: usize, time: &StageTime, drawing: Drawing<'_>) -> Markup {
+    let Drawing {
+        first,
+        last,
+        receipts,
+    } = drawing;
     let whole = last.since(first).as_secs_f64().max(0.001);
     let place = |at: Timestamp| (at.since(first).as_secs_f64() / whole * WIDTH).min(WIDTH);
     let (begin, end) = (place(time.began()), place(time.ended()));
@@ -78,51 +112,10 @@ fn asked_miner(time: &StageTime, receipts: &[CheckedReceipt]) -> Option<MinerKey
         .map(|checked| checked.receipt.payload.miner())
 }
 
-/// The executors' time that finished receipts with both signatures pay, in microseconds; `None` without one.
-pub(crate) fn paid_micros(receipts: &[CheckedReceipt]) -> Option<u64> {
-    let paid = receipts
-        .iter()
-        .filter(|checked| checked.is_valid)
-        .filter_map(|checked| match &checked.receipt.payload {
-            ReceiptPayload::Finished(finished) => finished.score_micros(),
-            ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) => None,
-        });
-    paid.fold(None, |sum, micros| {
-        Some(sum.unwrap_or(0_u64).saturating_add(micros))
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use muster_protocol::{Receipt, Signature};
-
     use super::*;
-
-    fn checked(score: &str, is_valid: bool) -> CheckedReceipt {
-        let receipt = serde_json::json!({
-            "payload": {
-                "job_uuid": ATTEMPT, "miner_hotkey": MINER, "validator_hotkey": MINER, "timestamp": "2026-01-21T12:34:56Z",
-                "receipt_type": "JobFinishedReceipt", "time_started": "2026-01-21T12:34:50Z", "time_took_us": 5_000_000,
-                "score_str": score, "block_numbers": [],
-            },
-            "validator_signature": Signature::from_bytes([0; 64]), "miner_signature": Signature::from_bytes([0; 64]),
-        });
-        CheckedReceipt {
-            receipt: serde_json::from_value::<Receipt>(receipt).unwrap(),
-            is_valid,
-        }
-    }
-
-    const ATTEMPT: &str = "11111111-2222-4333-8444-555555555555";
-    const MINER: &str = "5DAAnrj7VHTznn2AWBemMuyBwZWs6FNFjdyVXUeYum3PTXFy";
-
-    #[test]
-    fn only_receipts_with_both_signatures_are_a_cost() {
-        assert_eq!(paid_micros(&[]), None);
-        assert_eq!(paid_micros(&[checked("9.0", false)]), None);
-        let receipts = [checked("1.5", true), checked("2.25", true), checked("9.0", false)];
-        assert_eq!(paid_micros(&receipts), Some(3_750_000));
-    }
+    use crate::checked_receipts::fixtures::{ATTEMPT, MINER, checked};
 
     #[test]
     fn a_lease_names_the_miner_that_has_signed_and_the_facilitators_stages_alone_are_no_way() {
@@ -139,5 +132,39 @@ mod tests {
         assert!(shown.contains("lasted 7.00 s"), "{shown}");
         let unsigned = section(&[(0, own), (3, lease)], &[checked("1.0", false)]).into_string();
         assert!(!unsigned.contains(MINER), "{unsigned}");
+    }
+
+    #[test]
+    fn stages_beyond_two_levels_are_folded_where_they_stand() {
+        let at = |seconds: i64| Timestamp::from_secs(1_769_000_000 + seconds);
+        let stage = |depth, role, begin, end| {
+            (
+                depth,
+                StageTime::new(role, TraceStage::Request, at(begin), at(end)),
+            )
+        };
+        let way = [
+            stage(0, ParticipantType::Facilitator, 0, 9),
+            stage(1, ParticipantType::Validator, 1, 8),
+            stage(2, ParticipantType::Miner, 2, 4),
+            stage(3, ParticipantType::Executor, 2, 3),
+            stage(1, ParticipantType::Validator, 8, 9),
+        ];
+        let shown = section(&way, &[]).into_string();
+        let folded = shown
+            .split("<details>")
+            .nth(1)
+            .and_then(|rest| rest.split("</details>").next())
+            .unwrap();
+        assert!(folded.contains("2 stages within"), "{folded}");
+        assert!(
+            folded.contains("miner ") && folded.contains("executor "),
+            "{folded}"
+        );
+        assert!(!folded.contains("validator "), "{folded}");
+        assert!(
+            shown.ends_with("</section>") && shown.matches("validator ").count() == 2,
+            "{shown}"
+        );
     }
 }
