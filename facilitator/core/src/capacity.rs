@@ -4,7 +4,17 @@ use std::collections::BTreeMap;
 
 use muster_protocol::ExecutorClass;
 use muster_protocol::rest::ClassOffer;
-use muster_protocol::wire::muster::CapacityNotice;
+use muster_protocol::wire::muster::{CapacityNotice, JobLimits};
+
+use crate::request_bodies::MAX_STAGE_SECONDS;
+
+/// The limits of a validator, as far as this facilitator takes such long jobs.
+pub fn limits_here(limits: JobLimits) -> JobLimits {
+    JobLimits {
+        job_s: limits.job_s.min(MAX_STAGE_SECONDS),
+        ..limits
+    }
+}
 
 /// The offers of a notice, class by class, for an account with the numbers of its waiting jobs by class.
 pub fn describe_capacity(
@@ -36,6 +46,16 @@ mod tests {
     use muster_protocol::wire::muster::{NextPlace, OfferedClass};
 
     use super::*;
+
+    #[test]
+    fn a_limit_is_the_smaller_one_of_the_validators_and_the_facilitators() {
+        let days = |days: u64| JobLimits {
+            job_s: days * 86_400,
+            ..JobLimits::default()
+        };
+        assert_eq!(limits_here(days(30)), days(7));
+        assert_eq!(limits_here(days(1)), days(1));
+    }
 
     #[test]
     fn an_account_sees_the_place_that_its_own_next_job_would_get() {

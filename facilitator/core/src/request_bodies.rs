@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// The longest time limit of a stage, in seconds. Four stages stay below the 30 days that a receipt can promise.
-const MAX_STAGE_SECONDS: u64 = 7 * 24 * 3600;
+pub(crate) const MAX_STAGE_SECONDS: u64 = 7 * 24 * 3600;
 
 /// The longest reason in an answer, in characters.
 const MAX_REASON_CHARS: usize = 300;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use muster_facilitator_core::capacity::describe_capacity;
+use muster_facilitator_core::capacity::{describe_capacity, limits_here};
 use muster_protocol::Timestamp;
 use muster_protocol::rest::{SubnetCapacity, ValidatorCapacity};
 
@@ -38,7 +38,7 @@ pub(super) async fn capacity(
         results.push(ValidatorCapacity {
             validator,
             told_at: announced.told_at,
-            limits: announced.notice.limits,
+            limits: limits_here(announced.notice.limits),
             classes: describe_capacity(&announced.notice, &waiting),
         });
     }
