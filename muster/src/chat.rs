@@ -4,11 +4,8 @@ use std::io::BufRead as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use muster_client::Client;
-use muster_gateway::ProofView;
-use muster_gateway::saved_proof::{ProofRecord, Transcript};
+use muster_gateway::saved_proof::ProofRecord;
 use muster_gateway::waiting_comment::{WaitingPlace, read_waiting_comment};
 use muster_openai::{BodyKind, JsonReader};
 use muster_process::SharedClock;
@@ -21,13 +18,9 @@ use crate::cli::Chat;
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
 use crate::proof;
+use crate::proven_exchange::{MAX_ANSWER, ProvenExchange};
 
 const PATH: &str = "/v1/chat/completions";
-/// The most of one answer that is kept to be checked.
-const MAX_ANSWER: usize = 64 * 1024 * 1024;
-/// How often a proof is looked for that is not there yet, and the pause between.
-const LOOKS: u32 = 20;
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
 
 /// One answer, for machines.
 #[derive(Debug, Serialize)]
@@ -134,21 +127,9 @@ impl Conversation<'_> {
             "model": self.model, "messages": said, "stream": true, "max_tokens": self.max_tokens,
             "stream_options": { "include_usage": true },
         }))?;
-        let mut nonce = [0; 32];
-        getrandom::fill(&mut nonce).map_err(|error| anyhow!("no randomness: {error}"))?;
-        let nonce = hex::encode(nonce);
-        let asked_at = self.clock.now();
-        let asked = self.client.ask_model(PATH, body.clone(), &nonce).await;
-        let mut response = asked.map_err(client_failure)?;
-        let header = |name: &str| {
-            let value = response.headers().get(name)?;
-            value.to_str().ok().map(str::to_owned)
-        };
-        let id = header("x-request-id")
-            .ok_or_else(|| anyhow!("the answer has no id, so no proof can be asked for"))?;
-        let content_type = header("content-type");
-        let status = response.status().as_u16();
-        let (mut whole, mut reader) = (Vec::new(), WordReader::new(content_type.as_deref()));
+        let sent = ProvenExchange::send(self.client, self.clock, PATH, body).await?;
+        let (exchange, mut response) = sent.map_err(client_failure)?;
+        let (mut whole, mut reader) = (Vec::new(), WordReader::new(exchange.content_type.as_deref()));
         let mut waits = PlaceReader::default();
         while let Some(piece) = response.chunk().await.context("the answer broke off")? {
             if whole.len().saturating_add(piece.len()) > MAX_ANSWER {
@@ -160,36 +141,17 @@ impl Conversation<'_> {
             }
             self.show(&reader.read(&piece));
         }
-        let ended_at = self.clock.now();
         self.show(&reader.end());
         self.show("\n");
         if let Some(error) = reader.error {
             return Err(anyhow!("the model's side: {error}").into());
         }
-        let words = Transcript {
-            method: "POST".to_owned(),
-            path: PATH.to_owned(),
-            request: STANDARD.encode(&body),
-            status,
-            content_type,
-            response: STANDARD.encode(&whole),
-            client_nonce: Some(nonce),
-            asked_at,
-            ended_at,
-        };
-        let view = self.proof(&id).await?;
-        let record = ProofRecord {
-            view,
-            transcript: Some(words),
-        };
-        let verdict = match record.check(self.clock.clone()).await {
-            Ok(_) => proof::PROVEN.to_owned(),
-            Err(worthless) => format!("NOT PROVEN: {worthless}"),
-        };
+        let checked = exchange.check(self.client, self.clock, &whole).await;
+        let checked = checked.map_err(client_failure)?;
         Ok(ChatAnswer {
             text: reader.text,
-            verdict,
-            record,
+            verdict: checked.verdict,
+            record: checked.record,
         })
     }
 
@@ -203,22 +165,6 @@ impl Conversation<'_> {
     fn show_place(&self, place: &WaitingPlace) {
         if !self.quiet {
             print::problem(format_args!("waiting: {place}"));
-        }
-    }
-
-    /// The gateway keeps a proof before its client sees the answer's end; a client that stops at the last event is
-    /// faster.
-    async fn proof(&self, id: &str) -> Result<ProofView> {
-        let mut looks = LOOKS;
-        loop {
-            match self.client.proof(id).await {
-                Ok(view) => return Ok(view),
-                Err(error) if looks == 0 => return Err(client_failure(error)),
-                Err(_) => {
-                    looks -= 1;
-                    self.clock.sleep(PAUSE).await;
-                }
-            }
         }
     }
 }

@@ -21,8 +21,8 @@ use url::Url;
 pub(crate) use kubernetes_manifests::KubernetesManifests;
 
 pub(crate) use user::{
-    Account, Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofCheck, ProofReport, ProofVerify,
-    Subnet, Webhook,
+    Account, Chat, Completions, Doctor, Files, Forward, Job, Keys, Login, Proof, ProofCheck, ProofReport,
+    ProofVerify, Subnet, Webhook,
 };
 
 /// A compute subnet: validators muster miners, prove what they have, and put it to work.
@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Route(Route),
     /// Talk to a model; each answer is shown with the check of its proof.
     Chat(Chat),
+    /// Serve a model on a port of this machine, for programs without a key; each proof is kept.
+    Forward(Forward),
     /// Check proofs of models' answers.
     #[command(subcommand)]
     Proof(Proof),
@@ -99,9 +101,9 @@ pub(crate) enum Command {
     /// Bittensor wallet files.
     #[command(subcommand)]
     Wallet(Wallet),
-    /// Explain an error code such as E0001.
+    /// Explain an error code such as E0001, or the reason of a job's end.
     Explain {
-        /// The code, such as E0001.
+        /// The code, or the reason as it stands in brackets: no_miner_for_job.
         code: String,
     },
 }

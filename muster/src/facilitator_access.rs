@@ -66,16 +66,6 @@ impl FacilitatorAccess {
             .await
             .map_err(client_failure)
     }
-
-    /// The validator that routes jobs; a job must name one.
-    pub(crate) fn router(&self) -> Result<ValidatorKey> {
-        self.validator.ok_or_else(|| {
-            Failure::usage(
-                "no validator to route the job: give --validator ADDRESS, or have it remembered: `muster login --validator \
-                 ADDRESS`; the facilitator's operator knows the addresses",
-            )
-        })
-    }
 }
 
 /// A client's error with its code.

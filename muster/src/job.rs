@@ -3,6 +3,7 @@
 mod again;
 mod asked_outputs;
 mod checkpoints;
+mod chosen_validator;
 mod curve;
 mod exit_code;
 #[cfg(test)]

@@ -5,16 +5,20 @@ mod audit;
 mod backup;
 mod chat;
 mod cli;
+mod completion;
 mod doctor;
 mod drain;
+mod explain;
 mod facilitator_access;
 mod files;
+mod forward;
 mod grade;
 mod job;
 mod job_inputs;
 mod login;
 mod miner_view;
 mod proof;
+mod proven_exchange;
 mod role_config;
 mod roles;
 mod saved_login;
@@ -29,16 +33,16 @@ mod webhook;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::Parser as _;
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, Parser as _};
 use muster_process::{SharedClock, SystemClock, Tasks};
-use muster_protocol::ErrorCode;
 use muster_terminal::{failure, print};
 
-use crate::cli::{Cli, Command, Completions, Miner, MinerCommand};
+use crate::cli::{Cli, Command, Miner, MinerCommand};
 use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
+    completion::answer_shell();
     let code = match Cli::try_parse() {
         Ok(cli) => run_to_end(cli.command),
         // An error of the arguments goes to standard error; help and version were asked for.
@@ -124,6 +128,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Top(args) => top::run(*args, tasks, clock).await,
         Command::Route(command) => validator::run(command).await,
         Command::Chat(args) => chat::run(args, clock).await,
+        Command::Forward(args) => forward::run(args, clock).await,
         Command::Proof(command) => proof::run(command, clock).await,
         Command::Session(command) => proof::sessions(command).await,
         Command::Grade(command) => grade::run(command).await,
@@ -136,37 +141,12 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Webhook(command) => webhook::run(command, clock).await,
         Command::Account(command) => account::run(command, clock).await,
         Command::Doctor(args) => doctor::run(args, clock).await,
-        Command::Completions(args) => completions(&args),
+        Command::Completions(args) => completion::run(args, clock).await,
         Command::Backup(args) => backup::backup(args, clock).await,
         Command::Restore(args) => backup::restore(args, clock).await,
         Command::Wallet(command) => wallet::run(command),
-        Command::Explain { code } => explain(&code),
+        Command::Explain { code } => explain::run(&code),
     }
-}
-
-fn completions(args: &Completions) -> Result<ExitCode> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "muster", &mut script);
-    print::raw(&String::from_utf8_lossy(&script));
-    Ok(ExitCode::SUCCESS)
-}
-
-fn explain(text: &str) -> Result<ExitCode> {
-    let found = ErrorCode::ALL
-        .iter()
-        .find(|code| code.code().eq_ignore_ascii_case(text));
-    let Some(code) = found else {
-        let known: Vec<_> = ErrorCode::ALL
-            .iter()
-            .map(|code| format!("{code}  {}", code.title()))
-            .collect();
-        return Err(Failure::usage(format_args!(
-            "no error {text:?}; known are:\n  {}",
-            known.join("\n  ")
-        )));
-    };
-    print::raw(code.page());
-    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ type Words = Vec<String>;
 /// bash names each command once behind its parent, in pairs of lines: `muster,job)` and `cmd="muster__job"`.
 fn commands() -> BTreeSet<Words> {
     let printed = Command::new(env!("CARGO_BIN_EXE_muster"))
-        .args(["completions", "bash"])
+        .args(["completions", "bash", "--static"])
         .output()
         .unwrap();
     assert!(printed.status.success());

@@ -14,6 +14,7 @@ use muster_protocol::{ExecutorClass, JobReference, ValidatorKey};
 
 pub(crate) use self::job_run::{JobRun, JsonForm, Via};
 use self::job_run::{RUN_EXAMPLES, RUN_NOTE, keep_short_help_short};
+use crate::completion::ValueKind;
 
 /// `muster job`.
 #[derive(Debug, Subcommand)]
@@ -333,6 +334,7 @@ pub(crate) struct FilesLs {
 #[derive(Debug, Args)]
 pub(crate) struct FileId {
     /// The file's id.
+    #[arg(value_name = "FILE-ID")]
     pub(crate) id: String,
     /// Print it as JSON.
     #[arg(long)]
@@ -345,6 +347,7 @@ pub(crate) struct FileId {
 #[derive(Debug, Args)]
 pub(crate) struct FilesGet {
     /// The file's id.
+    #[arg(value_name = "FILE-ID")]
     pub(crate) id: String,
     /// Where to write it; its own name in the current folder by default.
     #[arg(long, value_name = "FILE")]
@@ -384,6 +387,26 @@ pub(crate) struct Chat {
     /// Print one JSON object per answer.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) access: FacilitatorOptions,
+}
+
+/// `muster forward`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  muster forward tiny 8888
+  OPENAI_BASE_URL=http://127.0.0.1:8888/v1 OPENAI_API_KEY=none python ask.py   # in another terminal, model \"tiny\"
+
+It listens on this machine alone, prints its address first, and ends with Ctrl-C.")]
+pub(crate) struct Forward {
+    /// The model to forward to, as `/v1/models` names it.
+    pub(crate) model: String,
+    /// The port on 127.0.0.1; 0 takes a free one.
+    #[arg(default_value_t = 8888)]
+    pub(crate) port: u16,
+    /// The folder for the proofs of the answers, for `muster proof verify`.
+    #[arg(long, value_name = "FOLDER", default_value = "muster-proofs")]
+    pub(crate) save: PathBuf,
     #[command(flatten)]
     pub(crate) access: FacilitatorOptions,
 }
@@ -633,9 +656,18 @@ pub(crate) struct Doctor {
 
 /// `muster completions`.
 #[derive(Debug, Args)]
-#[command(after_help = "For bash, in ~/.bashrc: source <(muster completions bash)")]
+#[command(after_help = "For bash, in ~/.bashrc: source <(muster completions bash)
+
+The script asks this program at each Tab, also for jobs, files, classes and models of your account. What the facilitator
+told lies in ~/.cache/muster for that. With --static it knows the commands and their options only.")]
 pub(crate) struct Completions {
     /// The shell to complete for.
-    #[arg(value_enum)]
-    pub(crate) shell: Shell,
+    #[arg(value_enum, required_unless_present = "renew")]
+    pub(crate) shell: Option<Shell>,
+    /// Print a script that never runs this program.
+    #[arg(long = "static")]
+    pub(crate) fixed: bool,
+    /// Ask the facilitator for the values of a kind, and keep them.
+    #[arg(long, value_enum, hide = true, conflicts_with = "shell")]
+    pub(crate) renew: Option<ValueKind>,
 }

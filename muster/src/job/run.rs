@@ -29,6 +29,7 @@ use tokio::task::spawn_blocking;
 
 use super::again::request_again;
 use super::asked_outputs::{AskedOutput, check_places, make_places};
+use super::chosen_validator::validator_for;
 use super::exit_code::{EXIT_INTERRUPTED, exit_code};
 use super::job_json::whole_job;
 use super::local_place::Overwrite;
@@ -82,8 +83,8 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
     let args = spec::expand(args)?;
     let parts = read_parts(&args)?;
     let target = facilitator_access::resolve(&args.access)?;
-    let router = target.router()?;
     let client = target.connect(clock.clone()).await?;
+    let router = validator_for(&target, &client, args.class).await?;
     let mut live = LiveDisplay::new(clock.now(), args.json.is_some() || args.detach);
     if args.quiet {
         live = live.without_steps();

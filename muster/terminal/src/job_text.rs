@@ -222,14 +222,14 @@ pub fn failure(view: &JobView) -> Option<String> {
 }
 
 fn describe_failure(outcome: &Outcome) -> Option<String> {
-    let (words, context) = match outcome {
+    let (words, reason, context) = match outcome {
         Outcome::Completed(_) => return None,
         Outcome::Rejected(details) => {
             let words = format!(
                 "rejected by the {}: {} ({})",
                 details.rejected_by, details.message, details.reason
             );
-            (words, &details.context)
+            (words, details.reason.as_str(), &details.context)
         }
         Outcome::Failed(details) => {
             let exit = details.docker_process_exit_status;
@@ -238,7 +238,7 @@ fn describe_failure(outcome: &Outcome) -> Option<String> {
                 "failed in stage {}: {} ({}{exit})",
                 details.stage, details.message, details.reason
             );
-            (words, &details.context)
+            (words, details.reason.as_str(), &details.context)
         }
         Outcome::HordeFailed(details) => {
             // ComputeHorde has one status for what is not the program's own failure, whosever fault it is.
@@ -255,14 +255,15 @@ fn describe_failure(outcome: &Outcome) -> Option<String> {
                 "failed{by_subnet}, says the {}: {} ({})",
                 details.reported_by, details.message, details.reason
             );
-            (words, &details.context)
+            (words, details.reason.as_str(), &details.context)
         }
     };
     let code = context.as_ref().and_then(|context| context.get("code")?.as_str());
-    let page = code
-        .map(|code| format!("; `muster explain {code}`"))
-        .unwrap_or_default();
-    Some(format!("{words}; at fault: {}{page}", outcome.fault()))
+    let page = code.unwrap_or(reason);
+    Some(format!(
+        "{words}; at fault: {}; `muster explain {page}`",
+        outcome.fault()
+    ))
 }
 
 /// The place of a waiting job: `  waiting: 3rd of 12 for always_on.gpu-24gb, about 4 min: all 2 executors are at work`.
@@ -358,11 +359,12 @@ mod tests {
         };
         assert_eq!(
             text("user"),
-            "failed, says the executor: no such image (generic_error); at fault: user"
+            "failed, says the executor: no such image (generic_error); at fault: user; `muster explain generic_error`"
         );
         assert_eq!(
             text("executor"),
-            "failed by the subnet, says the executor: no such image (generic_error); at fault: executor"
+            "failed by the subnet, says the executor: no such image (generic_error); at fault: executor; \
+             `muster explain generic_error`"
         );
     }
 

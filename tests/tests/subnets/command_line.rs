@@ -217,12 +217,43 @@ fn a_machine_is_examined_and_every_complaint_says_what_to_do() {
 #[test]
 fn every_shell_gets_its_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = call(&["completions", shell]);
+        let script = call(&["completions", shell, "--static"]);
         assert_eq!(script.code, Some(0), "{shell}");
         for word in ["muster", "cancel", "doctor"] {
             assert!(script.stdout.contains(word), "{shell} lacks {word}");
         }
+        let asking = call(&["completions", shell]);
+        assert_eq!(asking.code, Some(0), "{shell}");
+        assert!(asking.stdout.contains("MUSTER_COMPLETE"), "{shell}: {asking:?}");
     }
+}
+
+/// A user who is not logged in completes words all the same, and reads no error.
+#[test]
+fn a_tab_completes_commands_and_never_prints_an_error() {
+    let home = tempfile::tempdir().unwrap();
+    let tab = |words: &str, at: usize| {
+        let script = format!(
+            "source <({} completions bash); COMP_WORDS=({words}); COMP_CWORD={at}; COMP_TYPE=9; \
+             _clap_complete_muster; echo \"${{COMPREPLY[*]}}\"",
+            muster().unwrap().display()
+        );
+        let ended = run(Command::new("bash")
+            .args(["-c", &script])
+            .current_dir(home.path())
+            .env("HOME", home.path()));
+        let ended = ended.unwrap();
+        assert_eq!(
+            (ended.code, ended.stderr.as_str()),
+            (Some(0), ""),
+            "{words}: {ended:?}"
+        );
+        ended.stdout.trim().to_owned()
+    };
+    assert_eq!(tab("muster jo", 1), "job");
+    assert!(tab("muster job run --out", 3).contains("--output"));
+    assert_eq!(tab("muster job show ''", 3), "", "nobody is logged in");
+    assert_eq!(tab("muster chat ''", 2), "");
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn jobs_and_their_failures_are_seen_in_terminals_pages_logs_and_traces() {
         differential::a_program_outlives_its_killed_client_as_in_docker(&subnet);
     });
     section("a job's status never splits a line of its program", || {
-        top::a_jobs_status_never_splits_a_line_of_its_program(&subnet);
+        top::a_jobs_lines_are_drawn_as_its_program_draws_them(&subnet);
     });
     section("an operator stops it with one signal", || {
         failures::an_operator_stops_it_with_one_signal(&mut subnet);

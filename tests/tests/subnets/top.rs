@@ -100,20 +100,46 @@ fn is_given_back(window: &TmuxWindow, number: u32) {
     }
 }
 
-/// The last status comes while the program's last line is open.
-pub(crate) fn a_jobs_status_never_splits_a_line_of_its_program(subnet: &RunningSubnet) {
+/// The bars of tqdm, cargo and pip, one of two lines, and a last line without an end, as these programs draw them.
+const BARS: &str = r#"printf "steps:   0%%|     | 0/2\rsteps:  50%%|##   | 1/2\r"; printf "steps: 100%%|#####| 2/2\n";
+printf "   Compiling one v0.1.0\n\033[K    Building [===>     ] 1/2\r"; printf "\033[K    Finished both\n";
+printf "     ----     1/2 MB\r     -------- "; printf "2/2 MB\n";
+printf "upper 1\nlower 1\n"; printf "\033[2A\033[Kupper 2\n\033[Klower 2\n";
+printf "a line "; printf "is whole\nno end"; exit 4"#;
+/// The lines that the bars leave on a screen.
+const DRAWN: [&str; 8] = [
+    "steps: 100%|#####| 2/2",
+    "   Compiling one v0.1.0",
+    "    Finished both",
+    "     -------- 2/2 MB",
+    "upper 2",
+    "lower 2",
+    "a line is whole",
+    "no end",
+];
+
+/// A job leaves the screen as its program does without a job. The last status comes while the last line is open.
+pub(crate) fn a_jobs_lines_are_drawn_as_its_program_draws_them(subnet: &RunningSubnet) {
     load_image();
-    let window = TmuxWindow::open(subnet.folder(), 120, 40);
-    let script = r#"printf "a line "; printf "is whole\n10%%"; printf "\r20%%\nno end"; exit 4"#;
+    let script = subnet.folder().join("bars.sh");
+    std::fs::write(&script, BARS).unwrap();
+    let window = TmuxWindow::open(subnet.folder(), 120, 50);
+    window.type_line(&format!("sh {}; echo; echo alone-$?", script.display()));
+    let alone = window.wait_for_text("alone-0");
+    let drawn = |text: &str| {
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        lines.windows(DRAWN.len()).any(|lines| lines == DRAWN)
+    };
+    assert!(drawn(&alone), "{alone}");
+    window.type_line("clear");
     window.type_line(&format!(
-        "{} job run --dir {} {IMAGE} -- {BUSYBOX} sh -c '{script}'; echo over-$?",
+        "{} job run --dir {} {IMAGE} -- {BUSYBOX} sh -c \"$(cat {})\"; echo over-$?",
         muster().unwrap().display(),
-        subnet.folder().display()
+        subnet.folder().display(),
+        script.display()
     ));
     let text = window.wait_for_text("over-4");
-    for line in ["a line is whole", "20%", "no end"] {
-        assert!(text.lines().any(|shown| shown == line), "{line}:\n{text}");
-    }
+    assert!(drawn(&text), "{text}");
 }
 
 pub(crate) fn top_shows_jobs_validator_and_miner_and_leaves_the_terminal_as_it_was(subnet: &RunningSubnet) {
