@@ -26,6 +26,7 @@ mod operators;
 mod organic;
 mod output;
 mod private_images;
+mod program_start;
 mod retention;
 mod shared;
 mod streaming;
