@@ -1,7 +1,11 @@
 //! How a job's program is started, from the command line to the engine: its standard input, working directory and entry
 //! point; the machine that it asks for; and its output since a time.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};

@@ -7,7 +7,7 @@ use muster_protocol::rest::ClassOffer;
 /// The machine that a job needs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Args)]
 pub struct MachineOptions {
-    /// So many GPUs: the smallest class of executor that has them. `all` is one or more.
+    /// The smallest class of executor with this number of GPUs; `all` is one or more.
     #[arg(
         long,
         value_name = "N",
@@ -17,7 +17,7 @@ pub struct MachineOptions {
         hide_short_help = true
     )]
     pub gpus: Option<u32>,
-    /// So much main memory: the smallest class of executor that has it. 512m, 8g, or bytes.
+    /// The smallest class of executor with this main memory: 512m, 8g, or bytes.
     #[arg(
         long,
         value_name = "SIZE",

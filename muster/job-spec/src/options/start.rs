@@ -20,8 +20,9 @@ pub struct StartOptions {
     pub workdir: Option<String>,
     /// The program in place of the image's entry point.
     ///
-    /// As docker's: what stands behind `--` are its arguments, and the image's own are not used. With an empty text
-    /// there is no entry point, and the first word behind `--` is the program.
+    /// As docker's: the words behind `--` are its arguments, and the image's own are not used.
+    ///
+    /// With an empty text there is no entry point: the first word behind `--` is the program.
     #[arg(
         long,
         value_name = "PROGRAM",

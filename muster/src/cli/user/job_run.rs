@@ -105,8 +105,9 @@ pub(crate) struct JobRun {
     ///
     /// A URL is fetched by the executor. PATH=- is what this command reads from standard input.
     ///
-    /// `-i -` gives that to the program's own standard input, and `-i -=SOURCE` a file or a URL. It also lies at
-    /// /volume/stdin. Without it, the program's standard input is empty.
+    /// `-i -` gives that to the program's own standard input, and `-i -=SOURCE` a file or a URL.
+    ///
+    /// Both lie at /volume/stdin, too. Without them the program's standard input is empty.
     #[arg(
         long = "input",
         short = 'i',
@@ -159,14 +160,15 @@ pub(crate) struct JobRun {
     pub(crate) again: Option<JobReference>,
     /// A file that describes the whole job.
     ///
-    /// Only --set, --detach, --quiet, --json, --save, --retries, --force and the facilitator's options may stand beside
-    /// it.
+    /// Only --set, --detach, --quiet, --json, --save, --retries, --force and the facilitator's options may stand
+    /// beside it.
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE_JOB, conflicts_with_all = ["name", "again"])]
     pub(crate) spec: Option<PathBuf>,
     /// With --spec: a value in place of the file's. Repeatable.
     ///
-    /// KEY is a key of the file, with its section and a dot before it: timeout, env.MODE, checkpoint.every. A parameter
-    /// needs no section: epochs=20.
+    /// KEY is a key of the file, behind its section and a dot: timeout=2h, env.MODE=fast.
+    ///
+    /// A parameter needs no section: epochs=20.
     #[arg(
         long = "set",
         value_name = "KEY=VALUE",
