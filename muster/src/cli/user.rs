@@ -182,7 +182,7 @@ pub(crate) struct JobLogs {
     #[arg(long, short = 'n', value_name = "LINES", conflicts_with_all = ["follow", "json"])]
     pub(crate) tail: Option<usize>,
     /// Only what the facilitator received since then: 10m, 1h30m, or 2026-01-02T03:04:05Z.
-    #[arg(long, value_name = "TIME", value_parser = read_since, conflicts_with = "tail")]
+    #[arg(long, value_name = "TIME", value_parser = read_since, conflicts_with_all = ["tail", "json"])]
     pub(crate) since: Option<Since>,
     /// Print one JSON object per line: {"event": "status"|"log"|"progress"|"metrics", …}.
     #[arg(long)]
