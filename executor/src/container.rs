@@ -43,7 +43,7 @@ async fn finish_collection(
 pub(crate) struct NewContainer {
     pub(crate) name: String,
     pub(crate) body: ContainerCreateBody,
-    /// What its program reads from standard input; `None` for nothing.
+    /// The standard input of its program; `None` for an empty one.
     pub(crate) input: Option<ProgramInput>,
 }
 

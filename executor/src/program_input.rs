@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// The mark of a job whose program gets an input: empty until the engine has the whole of it.
 const MARK: &str = "stdin";
-/// What the mark then holds.
+/// The text of the mark from then on.
 const SENT: &str = "sent";
 /// Bytes that are read at once.
 const PIECE: usize = 64 * 1024;

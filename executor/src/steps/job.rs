@@ -52,7 +52,7 @@ pub(crate) struct PlacedJob {
     pub(crate) gpus: Option<ClaimedGpus>,
     /// The name of the checkpoint that it begins from, if it does.
     pub(crate) resumed: Option<String>,
-    /// What its program reads from standard input, until the program is started; `None` for nothing.
+    /// The standard input of its program, until the program is started; `None` for an empty one.
     pub(crate) input: Option<ProgramInput>,
 }
 

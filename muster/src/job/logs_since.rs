@@ -1,7 +1,7 @@
 //! `muster job logs --since`: the output that the facilitator received from a time on.
 //!
-//! The facilitator keeps the times of the newest pieces of output that came while the program ran. What came with the
-//! job's end has the time of the end.
+//! The facilitator keeps the times of the newest pieces of output that came while the program ran. The output that came
+//! with the job's end has the time of the end.
 
 use std::process::ExitCode;
 

@@ -17,7 +17,7 @@ const STDIN_PATH: &str = "stdin";
 pub(crate) struct Spooled {
     /// Each as `PATH=SOURCE`.
     pub(crate) inputs: Vec<String>,
-    /// What this command's standard input held, if an input asks for it. The file lies there until it is dropped.
+    /// The copy of this command's standard input, if an input asks for it. The file lies there until it is dropped.
     pub(crate) file: Option<NamedTempFile>,
     /// The path of the input that the program reads from its standard input.
     pub(crate) stdin: Option<String>,

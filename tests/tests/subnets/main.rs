@@ -17,6 +17,7 @@ mod foreign;
 mod gpu_rehearsal;
 mod grading;
 mod kubernetes;
+mod left_download;
 mod llama;
 mod logs;
 mod metrics;

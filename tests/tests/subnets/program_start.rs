@@ -39,7 +39,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a job prints that ends well.
+/// The output of a job that ends well.
 fn printed(subnet: &RunningSubnet, words: &[&str], stdin: &[u8]) -> Vec<u8> {
     let ended = job(subnet, words, stdin);
     assert_eq!(ended.status.code(), Some(0), "{words:?}: {}", text(&ended.stderr));

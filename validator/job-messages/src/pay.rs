@@ -80,8 +80,9 @@ pub fn usual_time(newest: &[WorkedAttempt]) -> Option<u64> {
     times.get(times.len().saturating_sub(1) / 2).copied()
 }
 
-/// The name of the work that a job asks for: the same image, arguments, start of the program and class. `None` for a sealed session, whose
-/// time depends on its clients, and for a job that leaves checkpoints, whose attempts are parts of its work.
+/// The name of the work that a job asks for: the same image, arguments, start of the program and class. `None` for a
+/// sealed session, whose time depends on its clients, and for a job that leaves checkpoints, whose attempts are parts
+/// of its work.
 pub fn work_digest(request: &UserJobRequest) -> Option<Digest> {
     let details = request.streaming_details.as_ref();
     if details.is_some_and(|details| details.muster.is_some()) || request.terms().checkpoints.is_some() {

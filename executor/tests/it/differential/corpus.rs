@@ -17,7 +17,7 @@ pub(super) struct Command {
     /// The program in place of the image's entry point.
     #[serde(default)]
     pub(super) entrypoint: Option<String>,
-    /// What the program reads from standard input.
+    /// The program's standard input.
     #[serde(default)]
     pub(super) stdin: Option<String>,
     /// The key of the difference for which plain docker does something else.

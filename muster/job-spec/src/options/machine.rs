@@ -104,8 +104,7 @@ impl MachineOptions {
 }
 
 impl ClassMachine {
-    /// What the executors of an offer have: what their miners report, and where they report nothing, what the class
-    /// promises.
+    /// The machines of an offer, as their miners report them; where they report nothing, as the class promises.
     fn of(offer: &ClassOffer) -> Self {
         let parts = || offer.hardware.iter().flat_map(|hardware| hardware.split(", "));
         let told: u32 = parts()

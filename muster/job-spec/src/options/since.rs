@@ -9,9 +9,9 @@ use crate::options::duration;
 /// The time from which output is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Since {
-    /// So long before now.
+    /// This long before now.
     Ago(Duration),
-    /// This time.
+    /// A time by the facilitator's clock.
     At(Timestamp),
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use muster_process::{Clock as _, SystemClock};
 use muster_testbed::wait_for;
+use muster_tests::muster;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -117,7 +118,7 @@ fn ctrl_c_while_results_are_fetched_ends_at_once_and_keeps_what_came() {
     let address = serve_a_stalling_download();
     let folder = tempfile::tempdir().unwrap();
     let log = tempfile::NamedTempFile::new().unwrap();
-    let mut running = Command::new(env!("CARGO_BIN_EXE_muster"))
+    let mut running = Command::new(muster().unwrap())
         .args(["job", "run", "alpine", "-o", "big.bin", "--validator", VALIDATOR])
         .args(["--facilitator", &format!("http://{address}")])
         .current_dir(folder.path())
@@ -152,6 +153,6 @@ fn ctrl_c_while_results_are_fetched_ends_at_once_and_keeps_what_came() {
         "{}",
         said()
     );
-    assert_eq!(part(folder.path()), Some(COMES), "what came stays");
+    assert_eq!(part(folder.path()), Some(COMES), "the part stays");
     assert!(!folder.path().join("big.bin").exists());
 }
