@@ -226,6 +226,7 @@ impl Inner {
         let job = self.job();
         let container_spec = JobContainer {
             resumed: None,
+            start: None,
             job: &job,
             image: &image.image,
             image_folders: &UNSEEN,

@@ -2,13 +2,16 @@
 
 use std::future::ready;
 use std::io;
+use std::pin::pin;
 
 use bollard::container::LogOutput;
 use bollard::errors::Error as ApiError;
 use bollard::models::ContainerCreateBody;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
-use muster_containers::docker_engine::{ContainerEngine, ContainerStage, EngineError, InputSink, KeptOutput};
+use muster_containers::docker_engine::{
+    ContainerEngine, ContainerStage, EngineError, InputSink, KeptOutput, OutputStream,
+};
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
 use muster_protocol::{HordeFailureReason, JobStage};
@@ -19,6 +22,7 @@ use crate::attempt_state::{AttemptFailure, ProgramExit};
 use crate::collector::{self, OutputCollector, OutputPlace};
 use crate::images::engine_failed;
 use crate::output_capture::{CapturedBefore, OutputCapture};
+use crate::program_input::{InputStage, ProgramInput, input_stage};
 use crate::warm_containers::AttachedContainer;
 
 /// Waits until the output of a container that has ended is written down.
@@ -34,14 +38,22 @@ async fn finish_collection(
     }
 }
 
+/// A container that is to be created.
+#[derive(Debug)]
+pub(crate) struct NewContainer {
+    pub(crate) name: String,
+    pub(crate) body: ContainerCreateBody,
+    /// The standard input of its program; `None` for an empty one.
+    pub(crate) input: Option<ProgramInput>,
+}
+
 /// Creates and starts the container and waits until it ends. Everything that it prints goes into `capture` at once.
 ///
 /// # Errors
 /// The engine's failures. A failed program is a [`ProgramExit`].
 pub(crate) async fn run(
     engine: ContainerEngine,
-    name: String,
-    body: ContainerCreateBody,
+    NewContainer { name, body, input }: NewContainer,
     capture: OutputCapture,
     place: OutputPlace,
     clock: SharedClock,
@@ -54,9 +66,10 @@ pub(crate) async fn run(
         .retry(&clock, "create a container", create)
         .await
         .map_err(|error| engine_failed(&error))?;
-    let (output, collector) = tokio::join!(engine.attach(&name), place.attach(collector, &name, &clock));
+    let attaching = attach(&engine, &name, input);
+    let (attached, collector) = tokio::join!(attaching, place.attach(collector, &name, &clock));
     capture.begin(&place, collector.is_some());
-    let output = output.map_err(|error| engine_failed(&error))?;
+    let (output, input) = attached.map_err(|error| engine_failed(&error))?;
     if called_off.is_cancelled() {
         return Err(AttemptFailure::horde(
             HordeFailureReason::GenericError,
@@ -66,9 +79,13 @@ pub(crate) async fn run(
     }
     match start_once(&engine, &name, &clock).await {
         Ok(presence) => {
-            let exit = wait_for_end(&engine, &name, presence, output, &capture, &clock).await?;
+            let ending = wait_for_end(&engine, &name, presence, output, &capture, &clock);
+            let ended = match input {
+                None => ending.await?,
+                Some((input, sink)) => feed(ending, input.send(sink)).await?,
+            };
             finish_collection(collector, &place, &capture, &clock).await;
-            Ok(exit)
+            Ok(ended.exit)
         }
         Err(error) => {
             if let Some(collector) = collector {
@@ -78,6 +95,60 @@ pub(crate) async fn run(
             judge_failed_start(&error)
         }
     }
+}
+
+/// Attaches to a container that was created and not started: to its output, and to its standard input if there is
+/// anything for it.
+async fn attach(
+    engine: &ContainerEngine,
+    name: &str,
+    input: Option<ProgramInput>,
+) -> Result<(OutputStream, Option<(ProgramInput, InputSink)>), EngineError> {
+    match input {
+        None => Ok((engine.attach(name).await?, None)),
+        Some(input) => {
+            let (output, sink) = engine.attach_with_input(name).await?;
+            Ok((output, Some((input, sink))))
+        }
+    }
+}
+
+/// Waits for the end of a program while its input is sent. A program may end with a part of it unread.
+///
+/// # Errors
+/// Those of the program's end, and an input that the program may have had a part of only.
+async fn feed(
+    ending: impl Future<Output = Result<EndedContainer, AttemptFailure>>,
+    sending: impl Future<Output = io::Result<()>>,
+) -> Result<EndedContainer, AttemptFailure> {
+    let mut ending = pin!(ending);
+    let ended = tokio::select! {
+        ended = &mut ending => ended?,
+        sent = sending => match sent {
+            Ok(()) => ending.await?,
+            Err(error) => return Err(input_lost(&format!("its file cannot be read: {error}"))),
+        },
+    };
+    match ended.presence {
+        EnginePresence::Unbroken => Ok(ended),
+        EnginePresence::Interrupted | EnginePresence::MachineRestarted => {
+            Err(input_lost("the docker engine went away while the job ran"))
+        }
+    }
+}
+
+/// The failure of a job whose program may have taken a part of its standard input for all of it.
+fn input_lost(reason: &str) -> AttemptFailure {
+    let message = format!("the program may not have got its whole standard input: {reason}");
+    AttemptFailure::horde(HordeFailureReason::GenericError, JobStage::Execution, message)
+}
+
+/// A container that has ended.
+#[derive(Debug)]
+struct EndedContainer {
+    exit: ProgramExit,
+    /// Whether the engine was there from its start to its end.
+    presence: EnginePresence,
 }
 
 /// Whether the engine was there all the time since the request to start a container. The later variants mean a longer
@@ -128,6 +199,9 @@ pub(crate) async fn take_over(
     place: OutputPlace,
     clock: SharedClock,
 ) -> Result<ProgramExit, AttemptFailure> {
+    if input_stage(&place.logs) == InputStage::Begun {
+        return Err(input_lost("the executor's process was replaced"));
+    }
     let find = || engine.find_stage(&name);
     let stage = Backoff::OUTAGE
         .retry(&clock, "find a container", find)
@@ -154,9 +228,9 @@ pub(crate) async fn take_over(
     } else {
         rest_of_output(&engine, &name, &before, &capture, &clock).await
     };
-    let exit = wait_for_end(&engine, &name, presence, output, &capture, &clock).await?;
+    let ended = wait_for_end(&engine, &name, presence, output, &capture, &clock).await?;
     capture.end_collection(collector::read_end(&place.logs));
-    Ok(exit)
+    Ok(ended.exit)
 }
 
 /// The output of a container after what was captured before. An engine that is away is waited for. If the engine has
@@ -254,7 +328,7 @@ async fn wait_for_end(
     output: BoxStream<'_, Result<LogOutput, ApiError>>,
     capture: &OutputCapture,
     clock: &SharedClock,
-) -> Result<ProgramExit, AttemptFailure> {
+) -> Result<EndedContainer, AttemptFailure> {
     let (outcome, ()) = tokio::join!(
         wait(engine, name, clock),
         drain_to_end(engine, name, output, capture, clock)
@@ -284,11 +358,12 @@ async fn wait_for_end(
         ));
     }
     let oom_killed = engine.inspect_exit(name).await.map_err(lost)?.oom_killed;
-    Ok(ProgramExit {
+    let exit = ProgramExit {
         code,
         oom_killed,
         not_started: None,
-    })
+    };
+    Ok(EndedContainer { exit, presence })
 }
 
 /// The reason why not the program but the end of its container made its exit code, if that is so.
@@ -344,7 +419,7 @@ pub(crate) async fn run_in_warm(
         }
         ready(words.is_none())
     });
-    let exit = wait_for_end(
+    let ended = wait_for_end(
         &engine,
         &name,
         EnginePresence::Unbroken,
@@ -359,7 +434,10 @@ pub(crate) async fn run_in_warm(
     if not_started.is_some() {
         capture.forget_collection();
     }
-    Ok(ProgramExit { not_started, ..exit })
+    Ok(ProgramExit {
+        not_started,
+        ..ended.exit
+    })
 }
 
 async fn write(input: &mut InputSink, program: &str) -> std::io::Result<()> {

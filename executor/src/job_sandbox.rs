@@ -10,7 +10,7 @@ use muster_containers::host_files::HostFiles;
 use muster_containers::image_folders::ImageFolders;
 use muster_containers::sandbox::{Bind, Gpus, Sandbox, is_system};
 pub use muster_containers::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
-use muster_protocol::job::CheckpointTerms;
+use muster_protocol::job::{CheckpointTerms, ProgramStart};
 use muster_protocol::wire::checkpoints::{CheckpointOrder, OutputOrder};
 use muster_protocol::wire::miner::{JobRequest, OptionsPreset};
 use muster_protocol::{ExecutorClass, ExecutorToken, ImageId};
@@ -61,6 +61,8 @@ pub struct JobFolders {
 pub struct JobContainer<'a> {
     /// The job, with its program.
     pub job: &'a JobRequest,
+    /// How its program is started; `None` where the image decides.
+    pub start: Option<&'a ProgramStart>,
     /// The image, by content: a tag may change under a running job.
     pub image: &'a LocalImage,
     /// The image's folders that the job may write to.
@@ -225,7 +227,11 @@ impl JobContainer<'_> {
             run_as: self.policy.run_as,
             root: self.policy.root,
         };
-        sandbox.container()
+        let mut body = sandbox.container()?;
+        if let Some(start) = self.start {
+            set_start(&mut body, start);
+        }
+        Ok(body)
     }
 
     /// The variables by which a program learns of its checkpoints; none for a job without.
@@ -276,6 +282,18 @@ impl JobContainer<'_> {
         }
         Ok(binds)
     }
+}
+
+/// Sets how the program is started, in the engine's words, which are those of `docker run`: an entry point of one empty
+/// text is none at all, and the image's arguments are not used beside another entry point than its own.
+fn set_start(body: &mut ContainerCreateBody, start: &ProgramStart) {
+    body.working_dir.clone_from(&start.workdir);
+    body.entrypoint = start.entrypoint.clone().map(|program| vec![program]);
+    let has_input = start.stdin.is_some().then_some(true);
+    body.attach_stdin = has_input;
+    body.open_stdin = has_input;
+    // The end of the connection that feeds it is the end of the input.
+    body.stdin_once = has_input;
 }
 
 fn bind(source: &Path, target: &str) -> Bind {

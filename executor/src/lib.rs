@@ -36,6 +36,7 @@ mod metrics;
 mod miner_link;
 pub mod output_capture;
 pub mod persistent;
+mod program_input;
 mod program_usage;
 mod proof_reports;
 mod session;

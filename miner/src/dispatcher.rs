@@ -606,6 +606,9 @@ fn drop_unknown_terms(offer: &mut InitialJobRequest, features: FeatureSet) {
     if !features.has(Feature::Metrics) {
         terms.metrics = Vec::new();
     }
+    if !features.has(Feature::ProgramStart) {
+        terms.start = None;
+    }
     if !features.has(Feature::Trace) {
         terms.traceparent = None;
     }

@@ -10,6 +10,7 @@ mod exit_code;
 mod fixtures;
 mod job_json;
 pub(crate) mod local_place;
+mod logs_since;
 mod printed_output;
 mod run;
 pub(crate) mod saved_outputs;
@@ -29,6 +30,7 @@ use serde_json::json;
 
 use self::exit_code::{EXIT_INTERRUPTED, exit_code};
 use self::local_place::Overwrite;
+use self::logs_since::logs_since;
 use self::printed_output::{print_rest, print_tail};
 use self::saved_outputs::{SaveTo, print_saved, save_artifacts, save_outputs};
 use crate::cli::Job;
@@ -209,6 +211,9 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
         .await?;
     let id = client.find_job(&args.id).await.map_err(client_failure)?;
     let view = client.job(id).await.map_err(client_failure)?;
+    if let Some(since) = args.since {
+        return logs_since(&client, &view, since.begin(clock.now()), &args, &clock).await;
+    }
     if let Some(lines) = args.tail {
         print_tail(&client, &view, lines).await?;
         return Ok(ExitCode::SUCCESS);

@@ -248,7 +248,7 @@ const TABLE: &[AnswerRow] = &[
             "file exists",
         ],
         Image,
-        "the image's WORKDIR is no folder that its user may enter",
+        "the working directory of the image, or of the job, is no folder that its user may enter",
         Named::Not,
     ),
     // runc libcontainer/rootfs_linux.go, crun libcrun/linux.c: a place of a mount.

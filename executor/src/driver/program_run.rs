@@ -16,7 +16,7 @@ use super::attempt_stages::PlacedStage;
 use super::runner::{StepResult, StepRunner};
 use crate::attempt_state::{AttemptFailure, ProgramExit};
 use crate::collector::OutputPlace;
-use crate::container::{self, EnginePresence};
+use crate::container::{self, EnginePresence, NewContainer};
 use crate::job_sandbox::{JobContainer, PROGRESS_FILE, checkpoint_order, image_label};
 use crate::journal::JournaledJob;
 use crate::output_capture::CapturedBefore;
@@ -48,6 +48,7 @@ impl StepRunner {
         let image = &request.image.resolved.image;
         let spec = JobContainer {
             job: &request.job,
+            start: request.start(),
             image,
             image_folders: &job.image_folders,
             policy: request.layout.policy,
@@ -74,7 +75,12 @@ impl StepRunner {
             self.begin_program(running);
         } else {
             let called_off = self.context.called_off.clone();
-            let running = container::run(engine, container, body, capture, place, clock, called_off);
+            let new = NewContainer {
+                name: container,
+                body,
+                input: job.input.take(),
+            };
+            let running = container::run(engine, new, capture, place, clock, called_off);
             self.begin_program(running);
         }
         Ok(())

@@ -65,6 +65,7 @@ fn container_in(
     let folders = JobFolders::under(Path::new("/work/job"));
     JobContainer {
         resumed: None,
+        start: None,
         job,
         image,
         image_folders: &UNSEEN,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use muster_containers::docker_engine::ContainerEngine;
 use muster_containers::image_folders::{ImageFolders, UNSEEN};
 use muster_containers::images::LeasedImage;
+use muster_protocol::job::ProgramStart;
 use muster_protocol::wire::miner::{InitialJobRequest, JobImage, JobRequest};
 
 use crate::config::{Config, MachineSize};
@@ -12,6 +13,7 @@ use crate::context::AttemptContext;
 use crate::job_layout::JobLayout;
 use crate::journal::JournaledJob;
 use crate::machine::gpu::ClaimedGpus;
+use crate::program_input::ProgramInput;
 use crate::warm_containers::{AttachedContainer, WarmTemplate};
 use crate::workspace::Workspace;
 
@@ -50,6 +52,8 @@ pub(crate) struct PlacedJob {
     pub(crate) gpus: Option<ClaimedGpus>,
     /// The name of the checkpoint that it begins from, if it does.
     pub(crate) resumed: Option<String>,
+    /// The standard input of its program, until the program is started; `None` for an empty one.
+    pub(crate) input: Option<ProgramInput>,
 }
 
 // === impl PreparedImage ===
@@ -85,6 +89,11 @@ impl RequestedJob {
             engine,
             image,
         }
+    }
+
+    /// How its program is started; `None` where the image decides.
+    pub(crate) fn start(&self) -> Option<&ProgramStart> {
+        self.offer.muster.as_ref()?.start.as_ref()
     }
 }
 
@@ -130,6 +139,7 @@ impl PlacedJob {
             template: None,
             gpus,
             resumed: None,
+            input: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use muster_containers::disk::lacks_reserve;
+use muster_containers::docker_engine::LocalImage;
 use muster_containers::image_flaw::find_flaw;
 use muster_containers::image_folders::ImageFolders;
 use muster_job_data::volumes::{UnpackLimits, merge_volumes};
@@ -11,7 +12,7 @@ use muster_process::error::Causes;
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::JobRequest;
-use muster_protocol::{JobFailureReason, JobStage};
+use muster_protocol::{ErrorCode, JobFailureReason, JobStage};
 use tokio::task::spawn_blocking;
 
 use super::failures::{image_files_failed, reserve_lacking, unfit, upload_failed, volume_failed};
@@ -24,6 +25,7 @@ use crate::image_files::ImageUse;
 use crate::images;
 use crate::job_sandbox::{checkpoint_order, command, container_name, is_mountable};
 use crate::machine::gpu::{self, ClaimedGpus};
+use crate::program_input::ProgramInput;
 use crate::warm_containers::{WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
 
@@ -40,6 +42,7 @@ pub(crate) async fn place_inputs(
         .unzip();
     match place(&request, &context, inputs, folders).await {
         Ok((workspace, gpus, image_folders, resumed)) => Ok(PlacedJob {
+            input: open_program_input(&request, &workspace)?,
             container: match &warm {
                 Some(warm) => warm.name.clone(),
                 None => container_name(&context.token),
@@ -67,11 +70,16 @@ pub(crate) async fn place_inputs(
 /// Checks that a container can be started of the image, as far as its configuration shows it.
 fn check_image(request: &RequestedJob) -> Result<(), AttemptFailure> {
     let command = command(&request.job);
-    let flaw = find_flaw(
-        &request.image.resolved.image,
-        command.as_deref(),
-        request.layout.policy.run_as,
-    );
+    let own = &request.image.resolved.image;
+    let replaced = request.start().and_then(|start| start.entrypoint.as_ref());
+    // The image's arguments belong to its own entry point.
+    let replaced = replaced.map(|program| LocalImage {
+        entrypoint: vec![program.clone()],
+        command: Vec::new(),
+        ..own.clone()
+    });
+    let image = replaced.as_ref().unwrap_or(own);
+    let flaw = find_flaw(image, command.as_deref(), request.layout.policy.run_as);
     flaw.map_or(Ok(()), |flaw| Err(AttemptFailure::broken_image(&flaw.message)))
 }
 
@@ -98,6 +106,24 @@ fn open_inputs(
     Ok((fetcher, parts))
 }
 
+/// Opens what the program is to read from standard input. Without a file at its path the job cannot be run anywhere.
+fn open_program_input(
+    request: &RequestedJob,
+    workspace: &Workspace,
+) -> Result<Option<ProgramInput>, AttemptFailure> {
+    let Some(path) = request.start().and_then(|start| start.stdin.as_deref()) else {
+        return Ok(None);
+    };
+    let folders = workspace.folders();
+    let opened = ProgramInput::open(&folders.volume, path, &folders.logs);
+    opened.map(Some).map_err(|error| {
+        let message =
+            format!("the input {path:?}, which the program is to read, is no file in /volume: {error}");
+        let (reason, stage) = (JobFailureReason::DownloadFailed, JobStage::VolumeDownload);
+        AttemptFailure::job(reason, stage, message).with_code(ErrorCode::VolumeRefused)
+    })
+}
+
 /// A warm container that fits the job, if one waits. None fits before the folders of its image are known.
 fn take_warm(request: &RequestedJob, context: &AttemptContext) -> Option<WarmContainer> {
     let image_folders = context.process.cache.folders(request.image.resolved.image.id)?;
@@ -106,7 +132,8 @@ fn take_warm(request: &RequestedJob, context: &AttemptContext) -> Option<WarmCon
 }
 
 /// The template of warm containers for jobs like this one. A job with a GPU has none, because a GPU belongs to one
-/// job at a time; neither has a streaming job, because of its folder for a socket.
+/// job at a time; neither has a streaming job, because of its folder for a socket, nor one that says how its program is
+/// started.
 fn warm_template(
     request: &RequestedJob,
     context: &AttemptContext,
@@ -116,6 +143,7 @@ fn warm_template(
     if layout.has_gpus
         || layout.streaming.is_some()
         || checkpoint_order(&request.job).is_some()
+        || request.start().is_some()
         || context.process.warm.is_none()
     {
         return None;

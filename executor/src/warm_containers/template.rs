@@ -102,6 +102,7 @@ impl WarmTemplate {
     fn body_of(&self, job: &JobRequest, folders: &JobFolders) -> Option<ContainerCreateBody> {
         let spec = JobContainer {
             resumed: None,
+            start: None,
             job,
             image: &self.image,
             image_folders: &self.image_folders,
@@ -263,6 +264,7 @@ mod tests {
         );
         let spec = JobContainer {
             resumed: None,
+            start: None,
             job: &job(),
             image: &image("a"),
             image_folders: &UNSEEN,

@@ -24,6 +24,8 @@ mod output;
 #[cfg(test)]
 mod persistent;
 #[cfg(test)]
+mod program_start;
+#[cfg(test)]
 mod python;
 #[cfg(test)]
 mod reap;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use muster_protocol::job::ProgramStart;
 use muster_protocol::rest::{ComparedOutput, ComparisonVerdict, JobView, OutputComparison};
 use muster_protocol::{Digest, JobStatus};
 
@@ -51,9 +52,15 @@ fn differing_field(one: &JobView, other: &JobView) -> Option<&'static str> {
         ("env", one.env == other.env),
         ("volumes", one.volumes == other.volumes),
         ("artifacts_dir", one.artifacts_dir == other.artifacts_dir),
+        ("muster.terms.start", start(one) == start(other)),
     ];
     let differing = fields.into_iter().find(|(_, is_same)| !is_same);
     differing.map(|(field, _)| field)
+}
+
+/// How the program of a job is started; `None` where its image decides.
+fn start(job: &JobView) -> Option<&ProgramStart> {
+    job.muster.as_ref()?.terms.as_ref()?.start.as_ref()
 }
 
 fn compared_outputs(one: &JobView, other: &JobView) -> Vec<ComparedOutput> {

@@ -287,6 +287,11 @@ impl JobService {
                 "the validator does not know \"output-patterns\", which an output named by a pattern needs; name the files \
                  or their folder, or choose another validator",
             )),
+            Some(Feature::ProgramStart) => Err(ApiRejection::field(
+                "muster",
+                "the validator does not know \"program-start\", which a working directory, an entry point and an input \
+                 for standard input need; leave them out, or choose another validator",
+            )),
             Some(feature) => Err(ApiRejection::field(
                 "muster",
                 &format!(

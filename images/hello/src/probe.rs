@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -38,6 +38,8 @@ pub enum Probe {
     /// Prints lines of lengths at which engines cut them, and bytes that are no text, without an end of the last line,
     /// to both streams; sleeps this many seconds, and prints them again.
     Bytes(u64),
+    /// Reads at most this many bytes from standard input, and prints how many came and their checksum.
+    Read(u64),
     /// Writes this many mebibytes into `/output`.
     Fill(u64),
     /// Allocates and touches this many mebibytes.
@@ -67,6 +69,8 @@ impl Probe {
             ["print", bytes] => Self::Print(bytes.parse().ok()?),
             ["blocks", bytes] => Self::Blocks(bytes.parse().ok()?),
             ["bytes", seconds] => Self::Bytes(seconds.parse().ok()?),
+            ["read"] => Self::Read(u64::MAX),
+            ["read", bytes] => Self::Read(bytes.parse().ok()?),
             ["fill", mebibytes] => Self::Fill(mebibytes.parse().ok()?),
             ["allocate", mebibytes] => Self::Allocate(mebibytes.parse().ok()?),
             ["train", steps] => Self::Train(steps.parse().ok()?),
@@ -130,6 +134,7 @@ impl Probe {
                     sleep(Duration::from_secs(pause));
                 }
             }
+            Self::Read(bytes) => writeln!(out, "{}", describe_input(io::stdin().take(*bytes))?)?,
             Self::Fill(mebibytes) => {
                 let mut file = fs::File::create("/output/filler")?;
                 let block = vec![7; 1 << 20];
@@ -151,6 +156,22 @@ impl Probe {
             Self::Surroundings => writeln!(out, "{}", surroundings())?,
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// How many bytes an input has, and their checksum: FNV-1a of 64 bits.
+fn describe_input(mut from: impl Read) -> io::Result<String> {
+    let (mut count, mut sum) = (0_usize, 0xcbf2_9ce4_8422_2325_u64);
+    let mut block = vec![0; PRINTED_BLOCK];
+    loop {
+        let read = from.read(&mut block)?;
+        if read == 0 {
+            return Ok(format!("{count} bytes, checksum {sum:016x}"));
+        }
+        count += read;
+        for byte in block.get(..read).unwrap_or_default() {
+            sum = (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
     }
 }
 
@@ -313,6 +334,18 @@ mod tests {
         assert_eq!(parse("surroundings"), Some(Probe::Surroundings));
         for bad in ["", "exit", "exit 256", "exit -1", "dance 3", "print x"] {
             assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_input_is_described_by_its_length_and_its_checksum() {
+        // The test vectors of FNV-1a.
+        for (text, told) in [
+            ("", "0 bytes, checksum cbf29ce484222325"),
+            ("a", "1 bytes, checksum af63dc4c8601ec8c"),
+            ("foobar", "6 bytes, checksum 85944171f73967e8"),
+        ] {
+            assert_eq!(describe_input(text.as_bytes()).unwrap(), told);
         }
     }
 

@@ -16,7 +16,8 @@ use muster_protocol::wire::miner::{
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::wire::validator_socket::MinerToValidator;
 use muster_protocol::{
-    AttemptId, ExecutorClass, ExecutorToken, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
+    AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureSet, HordeFailureReason, ParticipantType,
+    Timestamp, ValidatorKey,
 };
 use serde_json::json;
 
@@ -192,6 +193,15 @@ impl Lease {
     /// Whether its executor must take an image from an archive or with a login.
     pub fn has_private_image(&self) -> bool {
         self.private_image
+    }
+
+    /// The features that its executor must have shown before it gets the offer, which the lease still holds then.
+    pub fn needed_features(&self) -> FeatureSet {
+        let terms = self.offer.as_ref().and_then(|offer| offer.muster.as_ref());
+        let starts = terms.is_some_and(|terms| terms.start.is_some());
+        let private = self.private_image.then_some(Feature::PrivateImages);
+        let start = starts.then_some(Feature::ProgramStart);
+        private.into_iter().chain(start).collect()
     }
 
     /// Whether it still holds the offer, which may hold a login at a registry.

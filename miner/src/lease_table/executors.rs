@@ -22,22 +22,23 @@ impl LeaseTable {
     ) -> Vec<Effect> {
         let attempt = token.attempt();
         let lease = self.active_by_token(token).map(|active| &active.lease);
-        let is_private = lease.is_some_and(Lease::has_private_image);
-        match lease.map(Lease::state) {
-            None => vec![Effect::Dismiss {
+        let needed = lease.map(Lease::needed_features).unwrap_or_default();
+        let unknown = features.lacks(needed);
+        match (lease.map(Lease::state), unknown) {
+            (None, _) => vec![Effect::Dismiss {
                 dial,
                 details: format!("No job waiting for token {token}"),
             }],
-            // It would not know the archive or the login, and report that there is no such image.
-            Some(LeaseState::WaitingForExecutor) if is_private && !features.has(Feature::PrivateImages) => {
-                let how = "it does not know private-images, which the job's image needs".to_owned();
+            // It would run another program, or report that there is no such image.
+            (Some(LeaseState::WaitingForExecutor), Some(feature)) => {
+                let how = format!("it does not know {feature}, which the job needs");
                 let details = format!("Job with token {token} is for an executor of a newer version: {how}");
                 let mut effects = vec![Effect::Dismiss { dial, details }];
                 let event = lease::Event::ExecutorExited(how);
                 effects.extend(self.drive(attempt, event, now).unwrap_or_default());
                 effects
             }
-            Some(LeaseState::WaitingForExecutor) => {
+            (Some(LeaseState::WaitingForExecutor), None) => {
                 if let Some(active) = self.active.get_mut(&attempt) {
                     active.executor = Some(dial);
                 }
@@ -45,12 +46,15 @@ impl LeaseTable {
                 effects.extend(self.drive(attempt, event, now).unwrap_or_default());
                 effects
             }
-            Some(
-                LeaseState::Preparing
-                | LeaseState::Fetching(_)
-                | LeaseState::WaitingForPayload
-                | LeaseState::Running(_)
-                | LeaseState::Ended(_),
+            (
+                Some(
+                    LeaseState::Preparing
+                    | LeaseState::Fetching(_)
+                    | LeaseState::WaitingForPayload
+                    | LeaseState::Running(_)
+                    | LeaseState::Ended(_),
+                ),
+                _,
             ) => {
                 let details = format!("Job with token {token} is not waiting for an executor");
                 vec![Effect::Dismiss { dial, details }]

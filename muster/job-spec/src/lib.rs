@@ -5,7 +5,10 @@
 
 mod checker;
 pub mod options;
+mod overrides;
 mod sections;
+
+use std::path::Path;
 
 use toml::Table;
 
@@ -13,12 +16,16 @@ use checker::Checker;
 pub use checker::SpecFault;
 
 /// The keys of the file, with what they stand for.
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 26] = [
     "image",
     "command",
     "device",
     "min_memory_mb",
     "class",
+    "gpus",
+    "memory",
+    "workdir",
+    "entrypoint",
     "priority",
     "timeout",
     "download_timeout",
@@ -38,22 +45,28 @@ const KEYS: [&str; 22] = [
     "checkpoint",
 ];
 
-/// Reads a file's text.
+/// Those of the keys that are tables.
+const SECTIONS: [&str; 6] = ["inputs", "outputs", "env", "parameters", "metrics", "checkpoint"];
+
+/// Reads the text of a file that lies in `folder`, from which its relative paths count. `sets` has the `KEY=VALUE` that
+/// stand in the place of the file's own.
 ///
 /// # Errors
 /// Every fault of the file, in the order of its keys.
-pub fn read(text: &str) -> Result<Vec<String>, Vec<SpecFault>> {
-    let table: Table = match text.parse() {
+pub fn read(text: &str, sets: &[String], folder: &Path) -> Result<Vec<String>, Vec<SpecFault>> {
+    let mut table: Table = match text.parse() {
         Ok(table) => table,
         Err(error) => return Err(vec![SpecFault::of_file(&error.to_string())]),
     };
     let mut spec = Checker::default();
+    overrides::set_all(&mut spec, &mut table, sets);
     spec.refuse_unknown("", &table, &KEYS);
     let image = spec.text(&table, "image");
     if image.is_none() && !table.contains_key("image") {
         spec.fault("image", "is missing: the name of the image to run");
     }
     sections::add_machine(&mut spec, &table);
+    sections::add_start(&mut spec, &table);
     for (key, option) in [
         ("timeout", "--timeout"),
         ("download_timeout", "--download-timeout"),
@@ -68,14 +81,13 @@ pub fn read(text: &str) -> Result<Vec<String>, Vec<SpecFault>> {
     if let Some(priority) = spec.number(&table, "priority", 1..=10) {
         spec.option("--priority", priority.to_string());
     }
-    for (key, option) in [
-        ("artifacts", "--artifacts"),
-        ("save", "--save"),
-        ("webhook", "--webhook"),
-    ] {
+    for (key, option) in [("artifacts", "--artifacts"), ("webhook", "--webhook")] {
         if let Some(text) = spec.text(&table, key) {
             spec.option(option, text);
         }
+    }
+    if let Some(save) = spec.text(&table, "save") {
+        spec.option("--save", from_folder(folder, &save));
     }
     for (key, option) in [
         ("deterministic", "--deterministic"),
@@ -85,7 +97,7 @@ pub fn read(text: &str) -> Result<Vec<String>, Vec<SpecFault>> {
             spec.words.push(option.to_owned());
         }
     }
-    sections::add_files(&mut spec, &table);
+    sections::add_files(&mut spec, &table, folder);
     sections::add_variables(&mut spec, &table);
     sections::add_metrics(&mut spec, &table);
     sections::add_checkpoint(&mut spec, &table);
@@ -96,6 +108,11 @@ pub fn read(text: &str) -> Result<Vec<String>, Vec<SpecFault>> {
         spec.words.extend(command);
     }
     spec.finish()
+}
+
+/// A path of the file as it is to be read from the folder in which this program runs.
+fn from_folder(folder: &Path, path: &str) -> String {
+    folder.join(path).to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -143,7 +160,7 @@ stall = "15m"
 
     #[test]
     fn a_whole_file_stands_for_these_options() {
-        let words = read(WHOLE).unwrap();
+        let words = read(WHOLE, &[], Path::new("")).unwrap();
         let expected = [
             "--class",
             "always_on.llm.a6000",
@@ -221,6 +238,8 @@ resume_from = "3"
 stall = "9s"
 resume = "x"
 "#,
+            &[],
+            Path::new(""),
         )
         .unwrap_err();
         let keys: Vec<_> = faults.iter().map(|fault| fault.key.as_str()).collect();
@@ -261,7 +280,7 @@ resume = "x"
 
     #[test]
     fn a_file_that_is_no_toml_says_where() {
-        let faults = read("image = ").unwrap_err();
+        let faults = read("image = ", &[], Path::new("")).unwrap_err();
         assert_eq!(faults.len(), 1);
         assert!(
             faults.first().unwrap().to_string().contains("line 1"),
@@ -270,9 +289,60 @@ resume = "x"
     }
 
     #[test]
+    fn relative_paths_count_from_the_files_folder() {
+        let text = "image = \"a\"\nsave = \"results\"\n[inputs]\na = \"data/a\"\nb = \"/b\"\nc = \"https://h/c\"\n\
+            \"-\" = \"-\"\n";
+        let words = read(text, &[], Path::new("../jobs")).unwrap();
+        let expected = [
+            "--save",
+            "../jobs/results",
+            "--input",
+            "-=-",
+            "--input",
+            "a=../jobs/data/a",
+            "--input",
+            "b=/b",
+            "--input",
+            "c=https://h/c",
+            "a",
+        ];
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn the_start_of_the_program_and_the_machine_are_read() {
+        let read = |text: &str| read(&format!("image = \"a\"\n{text}"), &[], Path::new(""));
+        let whole = "workdir = \"/w\"\nentrypoint = \"\"\ngpus = 2\nmemory = \"8g\"";
+        let expected = [
+            "--gpus",
+            "2",
+            "--memory",
+            "8g",
+            "--workdir=/w",
+            "--entrypoint=",
+            "a",
+        ];
+        assert_eq!(read(whole).unwrap(), expected);
+        assert_eq!(read("gpus = \"all\"").unwrap(), ["--gpus", "all", "a"]);
+        for (text, key) in [
+            ("workdir = \"w\"", "workdir"),
+            ("entrypoint = [\"sh\"]", "entrypoint"),
+            ("gpus = -1", "gpus"),
+            ("memory = 8.5", "memory"),
+            ("memory = \"much\"", "memory"),
+            ("gpus = 1\nclass = \"always_on.test\"", "gpus"),
+            ("memory = \"1g\"\ndevice = \"cpu\"", "memory"),
+        ] {
+            let faults = read(text).unwrap_err();
+            let keys: Vec<_> = faults.iter().map(|fault| fault.key.as_str()).collect();
+            assert_eq!(keys, [key], "{text}");
+        }
+    }
+
+    #[test]
     fn memory_and_device_choose_the_smallest_class() {
         let class = |text: &str| {
-            let words = read(&format!("image = \"a\"\n{text}"))?;
+            let words = read(&format!("image = \"a\"\n{text}"), &[], Path::new(""))?;
             let at = words.iter().position(|word| word == "--class");
             Ok::<_, Vec<SpecFault>>(at.and_then(|at| words.get(at + 1)).cloned())
         };
@@ -296,7 +366,7 @@ resume = "x"
     proptest! {
         #[test]
         fn no_file_does_harm(text in ".{0,200}") {
-            let _ = read(&text);
+            let _ = read(&text, std::slice::from_ref(&text), Path::new("/job"));
         }
     }
 }

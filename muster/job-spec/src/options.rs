@@ -1,13 +1,19 @@
 //! Options of a job on the command line, which `muster job` takes: its terms, its times, and reports about it.
 
 mod checkpoints;
+mod machine;
 mod report;
+mod since;
+mod start;
 mod terms;
 
 use std::time::Duration;
 
 pub use checkpoints::{CheckpointOptions, NamedCheckpoint, read_best_metric, read_resume_source, read_stall};
+pub use machine::{MachineOptions, gpus, memory};
 pub use report::ReportOptions;
+pub use since::{Since, read_since};
+pub use start::{StartOptions, entrypoint, workdir};
 pub use terms::TermsOptions;
 
 /// Reads `90`, `90s`, `15m`, `2h`, `1d`.

@@ -1,12 +1,15 @@
 //! The parts of a file that are more than one value.
 
+use std::path::Path;
+
 use muster_job_metrics::MetricRules;
 use muster_protocol::ExecutorClass;
 use muster_protocol::job::{CheckpointTerms, MAX_CHECKPOINT_EVERY, MetricRule, SAVED_EXIT_CODE, SaveSignal};
 use toml::{Table, Value};
 
 use crate::checker::{Checker, kind};
-use crate::options::{read_best_metric, read_resume_source, read_stall};
+use crate::from_folder;
+use crate::options::{entrypoint, gpus, memory, read_best_metric, read_resume_source, read_stall, workdir};
 
 /// The classes by the GPU memory of their executors in MB, smallest first.
 const GPU_CLASSES: [(i64, ExecutorClass); 2] = [
@@ -17,7 +20,7 @@ const GPU_CLASSES: [(i64, ExecutorClass); 2] = [
 /// The class without a GPU by the main memory of its executors in MB.
 const CPU_CLASS: (i64, ExecutorClass) = (16_000, ExecutorClass::AlwaysOnCpu8c16Gb);
 
-const CHECKPOINT_KEYS: [&str; 7] = [
+pub(crate) const CHECKPOINT_KEYS: [&str; 7] = [
     "folder",
     "every",
     "best",
@@ -27,8 +30,9 @@ const CHECKPOINT_KEYS: [&str; 7] = [
     "stall",
 ];
 
-/// The class, by its name or by device and memory.
+/// The class, by its name, by device and memory, or by what the subnet offers.
 pub(crate) fn add_machine(spec: &mut Checker, table: &Table) {
+    add_offered_machine(spec, table);
     let class = spec.text(table, "class");
     let device = spec.text(table, "device");
     let memory = spec.number(table, "min_memory_mb", 0..=10_000_000);
@@ -62,11 +66,76 @@ pub(crate) fn add_machine(spec: &mut Checker, table: &Table) {
     }
 }
 
-/// Inputs and outputs.
-pub(crate) fn add_files(spec: &mut Checker, table: &Table) {
+/// The number of GPUs and the main memory, by which the subnet's offers choose the class.
+fn add_offered_machine(spec: &mut Checker, table: &Table) {
+    for key in ["gpus", "memory"] {
+        let text = match table.get(key) {
+            None => continue,
+            Some(Value::Integer(number)) => number.to_string(),
+            Some(Value::String(text)) => text.clone(),
+            Some(
+                other @ (Value::Float(_)
+                | Value::Boolean(_)
+                | Value::Datetime(_)
+                | Value::Array(_)
+                | Value::Table(_)),
+            ) => {
+                spec.fault(key, format!("must be a number or a size, and is {}", kind(other)));
+                continue;
+            }
+        };
+        let read = match key {
+            "gpus" => gpus(&text).map(drop),
+            _ => memory(&text).map(drop),
+        };
+        match read {
+            Err(reason) => spec.fault(key, reason),
+            Ok(())
+                if ["class", "device", "min_memory_mb"]
+                    .iter()
+                    .any(|other| table.contains_key(*other)) =>
+            {
+                spec.fault(key, "cannot stand beside class, device or min_memory_mb");
+            }
+            Ok(()) => spec.option(&format!("--{key}"), text),
+        }
+    }
+}
+
+/// The working directory and the entry point of the program.
+pub(crate) fn add_start(spec: &mut Checker, table: &Table) {
+    if let Some(path) = spec.text(table, "workdir") {
+        match workdir(&path) {
+            Ok(path) => spec.words.push(format!("--workdir={path}")),
+            Err(flaw) => spec.fault("workdir", flaw),
+        }
+    }
+    // An empty one means no entry point.
+    let program = match table.get("entrypoint") {
+        Some(Value::String(text)) if text.is_empty() => Some(String::new()),
+        Some(_) | None => spec.text(table, "entrypoint"),
+    };
+    if let Some(program) = program {
+        match entrypoint(&program) {
+            Ok(program) => spec.words.push(format!("--entrypoint={program}")),
+            Err(flaw) => spec.fault("entrypoint", flaw),
+        }
+    }
+}
+
+/// Inputs and outputs. Relative paths of inputs count from `folder`.
+pub(crate) fn add_files(spec: &mut Checker, table: &Table, folder: &Path) {
     for (path, source) in &spec.section(table, "inputs") {
         match source {
-            Value::String(source) => spec.option("--input", format!("{path}={source}")),
+            Value::String(source) => {
+                let is_elsewhere =
+                    source == "-" || source.starts_with("http://") || source.starts_with("https://");
+                let source = match is_elsewhere {
+                    true => source.clone(),
+                    false => from_folder(folder, source),
+                };
+                spec.option("--input", format!("{path}={source}"));
+            }
             other @ (Value::Integer(_)
             | Value::Float(_)
             | Value::Boolean(_)

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use muster_client::FacilitatorUrl;
-use muster_job_spec::options::ReportOptions;
+use muster_job_spec::options::{ReportOptions, Since, read_since};
 use muster_protocol::account_api::KeyRight;
 use muster_protocol::job::MetricName;
 use muster_protocol::{ExecutorClass, JobReference, ValidatorKey};
@@ -182,6 +182,9 @@ pub(crate) struct JobLogs {
     /// Only the last lines of each stream.
     #[arg(long, short = 'n', value_name = "LINES", conflicts_with_all = ["follow", "json"])]
     pub(crate) tail: Option<usize>,
+    /// Only what the facilitator received since then: 10m, 1h30m, or 2026-01-02T03:04:05Z.
+    #[arg(long, value_name = "TIME", value_parser = read_since, conflicts_with_all = ["tail", "json"])]
+    pub(crate) since: Option<Since>,
     /// Print one JSON object per line: {"event": "status"|"log"|"progress"|"metrics", …}.
     #[arg(long)]
     pub(crate) json: bool,

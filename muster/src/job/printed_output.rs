@@ -50,6 +50,30 @@ pub(super) async fn print_tail(client: &Client, view: &JobView, lines: usize) ->
     Ok(())
 }
 
+/// Prints a stream of an ended job from a byte on, as far as the facilitator has it.
+pub(super) async fn print_from(client: &Client, view: &JobView, stream: LogStream, from: u64) -> Result {
+    let put = |bytes: &[u8]| match stream {
+        LogStream::Stderr => print::bytes_beside(bytes),
+        LogStream::Stdout | LogStream::Unknown => print::bytes(bytes),
+    };
+    let text = text_of(view, stream);
+    let printed = printed_stream(view, stream);
+    let own = printed.and_then(|printed| printed.within(text));
+    match (own, printed.and_then(|printed| printed.stored)) {
+        (None, Some(stored)) => client
+            .read_output(view.uuid, stream, from, stored.bytes, put)
+            .await
+            .map_err(client_failure),
+        (own, _) => {
+            let bytes = own.unwrap_or(text.as_bytes());
+            put(bytes
+                .get(usize::try_from(from).unwrap_or(usize::MAX)..)
+                .unwrap_or_default());
+            Ok(())
+        }
+    }
+}
+
 async fn read_tail(client: &Client, view: &JobView, stream: LogStream, lines: usize) -> Result<Vec<u8>> {
     let text = text_of(view, stream).as_bytes();
     let printed = printed_stream(view, stream);

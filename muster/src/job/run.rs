@@ -1,6 +1,6 @@
 //! `muster job run`: inputs on their way, the job until its end, outputs back.
 
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use muster_protocol::upload::{FileUpload, forget_kinds, needs_folders};
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::executor::LogStream;
 use muster_protocol::wire::muster::JobExtension;
-use muster_protocol::{ErrorCode, Feature, JobId, JobName, Timestamp, ValidatorKey};
+use muster_protocol::{ErrorCode, ExecutorClass, Feature, JobId, JobName, Timestamp, ValidatorKey};
 use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::{job_text, print};
 use tempfile::NamedTempFile;
@@ -40,7 +40,7 @@ use super::variables::read_variables;
 use crate::cli::user::{JobRun, Via};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::job_inputs::standard_input::spool;
+use crate::job_inputs::standard_input::{Spooled, spool};
 use crate::job_inputs::{self, Input, InputSource, Named};
 use crate::webhook;
 
@@ -65,6 +65,8 @@ struct JobParts {
     inputs: Vec<Named>,
     /// The file with what standard input held, while it is an input.
     _spooled: Option<NamedTempFile>,
+    /// The path of the input that the program reads from its standard input.
+    stdin: Option<String>,
     outputs: Vec<AskedOutput>,
     env: IndexMap<String, String>,
     login: Option<RegistryCredentials>,
@@ -129,17 +131,21 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
 
 /// Reads the parts of the job from the command line, from files and from standard input.
 fn read_parts(args: &JobRun) -> Result<JobParts> {
-    if args.registry_password_stdin && args.inputs.iter().any(|input| input.ends_with("=-")) {
+    let reads_input = |input: &String| input == "-" || input.ends_with("=-");
+    if args.registry_password_stdin && args.inputs.iter().any(reads_input) {
         return Err(Failure::usage(
             "standard input is either the registry's password or an input",
         ));
     }
-    let (inputs, spooled) = spool(&args.inputs, std::io::stdin()).map_err(Failure::usage)?;
+    let own = std::io::stdin();
+    let is_terminal = own.is_terminal();
+    let Spooled { inputs, file, stdin } = spool(&args.inputs, own, is_terminal).map_err(Failure::usage)?;
     let inputs = inputs
         .iter()
         .map(|text| Named::read(text))
         .collect::<anyhow::Result<Vec<_>>>()
         .map_err(Failure::usage)?;
+    check_stdin(&inputs, stdin.as_deref())?;
     let outputs = args
         .outputs
         .iter()
@@ -155,11 +161,26 @@ fn read_parts(args: &JobRun) -> Result<JobParts> {
     }
     Ok(JobParts {
         inputs,
-        _spooled: spooled,
+        _spooled: file,
+        stdin,
         outputs,
         env,
         login: read_login(args)?,
     })
+}
+
+/// Checks that the input for the program's standard input is one file.
+fn check_stdin(inputs: &[Named], stdin: Option<&str>) -> Result<()> {
+    let is_folder = |input: &Named| match input {
+        Named::Folder { path, .. } => Some(path.as_str()) == stdin,
+        Named::File(_) | Named::Url { .. } => false,
+    };
+    if inputs.iter().any(is_folder) {
+        return Err(Failure::usage(
+            "the program's standard input is what `-i -=FILE` names: a file or a URL, and no folder",
+        ));
+    }
+    Ok(())
 }
 
 /// Brings the inputs on their way, makes places for the outputs, and submits the job.
@@ -194,6 +215,7 @@ async fn first_request(
     let JobParts {
         inputs,
         _spooled,
+        stdin,
         outputs,
         env,
         login,
@@ -201,16 +223,28 @@ async fn first_request(
     if args.webhook.is_some() {
         webhook::ensure_secret(client).await?;
     }
+    let start = args.terms.start.start(stdin.clone());
+    let is_known = async || {
+        let known = client.features().await.map_err(client_failure)?;
+        Ok::<_, Failure>(known.has(Feature::ProgramStart))
+    };
+    if start.is_some() && !is_known().await? {
+        return Err(Failure::usage(
+            "this facilitator does not know --workdir, --entrypoint and standard input for programs; leave them out, or \
+             choose another facilitator",
+        ));
+    }
+    let class = choose_class(client, args, router).await?;
     let resume_from = find_checkpoint(client, args).await?;
     let (image, archive) = find_image(client, live, args).await?;
     let volumes = deliver(client, live, &inputs, args.via).await?;
     let uploads = make_places(client, &outputs).await?;
     let login = seal_login(login.as_ref(), router, &image)?;
     let job = CreateJob {
-        muster: extension(args, archive, resume_from, login),
+        muster: extension(args, archive, resume_from, stdin, login),
         docker_image: image,
         webhook: args.webhook.clone(),
-        ..request(router, args, env, &inputs, volumes, uploads)?
+        ..request((router, class), args, env, &inputs, volumes, uploads)?
     };
     Ok((job, outputs))
 }
@@ -473,6 +507,26 @@ async fn find_checkpoint(client: &Client, args: &JobRun) -> Result<Option<Resume
     Ok(Some(ResumeSource { job, ordinal }))
 }
 
+/// The class of executor that the user named, or the smallest one that has the machine that the user asked for.
+async fn choose_class(client: &Client, args: &JobRun, router: ValidatorKey) -> Result<ExecutorClass> {
+    if !args.machine.is_given() {
+        return Ok(args.class);
+    }
+    let capacity = client.subnet().await.map_err(client_failure)?;
+    let mut validators = capacity.results.into_iter();
+    let offered = validators.find(|offers| offers.validator == router);
+    let classes = offered.map(|offers| offers.classes).unwrap_or_default();
+    args.machine.choose(&classes).map_err(|listed| {
+        let reason = match listed.as_str() {
+            "" => anyhow::anyhow!("validator {router} has told lately of no executors at all"),
+            listed => anyhow::anyhow!(
+                "no class of executor at validator {router} has the machine that is asked for; it offers{listed}"
+            ),
+        };
+        Failure::new(ErrorCode::NoSuchMachine, reason)
+    })
+}
+
 /// The job's image by name, or by id after its archive has gone to the store.
 async fn find_image(
     client: &Client,
@@ -521,9 +575,10 @@ fn extension(
     args: &JobRun,
     archive: Option<ArchiveSource>,
     resume_from: Option<ResumeSource>,
+    stdin: Option<String>,
     registry: Option<SealedCredentials>,
 ) -> Option<Box<JobExtension>> {
-    let terms = args.terms.terms(archive, resume_from);
+    let terms = args.terms.terms(archive, resume_from, stdin);
     if terms.is_none() && registry.is_none() {
         return None;
     }
@@ -563,7 +618,7 @@ fn seal_login(
 
 /// The request that the user signs, without its image.
 fn request(
-    router: ValidatorKey,
+    (router, class): (ValidatorKey, ExecutorClass),
     args: &JobRun,
     env: IndexMap<String, String>,
     inputs: &[Named],
@@ -584,12 +639,12 @@ fn request(
     });
     Ok(CreateJob {
         target_validator_hotkey: router,
-        executor_class: args.class,
+        executor_class: class,
         docker_image: String::new(),
         job_namespace: None,
         args: args.command.clone(),
         env,
-        use_gpu: args.class.has_gpu(),
+        use_gpu: class.has_gpu(),
         artifacts_dir: Some(args.artifacts.clone()),
         on_trusted_miner: args.on_trusted_miner,
         download_time_limit: download.as_secs(),

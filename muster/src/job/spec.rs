@@ -1,5 +1,7 @@
 //! `muster job run --spec`: a job that a file describes.
 
+use std::path::Path;
+
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
 
@@ -19,7 +21,8 @@ pub(super) fn expand(args: JobRun) -> Result<JobRun> {
         return Ok(args);
     };
     let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
-    let words = muster_job_spec::read(&text).map_err(|faults| {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let words = muster_job_spec::read(&text, &args.sets, folder).map_err(|faults| {
         let lines: String = faults.iter().map(|fault| format!("\n  {fault}")).collect();
         Failure::usage(anyhow!("{} describes no job:{lines}", file.display()))
     })?;
@@ -46,8 +49,9 @@ mod tests {
     use super::*;
 
     /// The options that [`expand`] takes from the command line.
-    const BESIDE: [&str; 14] = [
+    const BESIDE: [&str; 15] = [
         "spec",
+        "sets",
         "save",
         "force",
         "detach",
@@ -102,7 +106,9 @@ mod tests {
                 "{more:?}"
             );
         }
-        let beside = ["--save", "here", "--force", "--detach", "--json", "--hotkey", "h"];
+        let beside = [
+            "--save", "here", "--force", "--detach", "--json", "--hotkey", "h", "--set", "a=b",
+        ];
         parse(&beside).unwrap();
     }
 }

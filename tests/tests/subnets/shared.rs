@@ -4,7 +4,7 @@ use muster_tests::{RunningSubnet, section};
 
 use super::{
     data, differential, failures, files, foreign, logs, operators, organic, output, private_images,
-    streaming, top, traces, user_pages, users,
+    program_start, streaming, top, traces, user_pages, users,
 };
 
 #[test]
@@ -90,6 +90,18 @@ fn jobs_and_their_failures_are_seen_in_terminals_pages_logs_and_traces() {
     });
     section("a job prints the bytes that docker prints", || {
         differential::a_job_prints_the_bytes_that_docker_prints(&subnet);
+    });
+    section("a program starts as its user says", || {
+        program_start::a_program_starts_as_its_user_says(&subnet);
+    });
+    section(
+        "a file describes the start, and the command line sets its values",
+        || {
+            program_start::a_file_describes_the_start_and_the_command_line_sets_its_values(&subnet);
+        },
+    );
+    section("the output since a time is printed", || {
+        program_start::the_output_since_a_time_is_printed(&subnet);
     });
     section("a job delivers the folder that docker leaves", || {
         differential::a_job_delivers_the_folder_that_docker_leaves(&subnet);

@@ -86,7 +86,7 @@ impl OutputForm {
 
 impl JobForm {
     /// The form of a user's job; `None` if an own job cannot have it: it serves requests, has destinations, inputs at
-    /// addresses, an image of the user's own, metrics or checkpoints.
+    /// addresses, an image of the user's own, metrics, checkpoints or a start of its own.
     pub fn of(request: &UserJobRequest) -> Option<Self> {
         let terms = request.terms();
         let is_plain = request.streaming_details.is_none()
@@ -94,7 +94,8 @@ impl JobForm {
             && request.output_upload.is_none()
             && !request.has_private_image()
             && terms.metrics.is_empty()
-            && terms.checkpoints.is_none();
+            && terms.checkpoints.is_none()
+            && terms.start.is_none();
         let is_listed = matches!(request.volume, Some(Volume::MultiVolume(_)));
         let input_bytes = match &request.volume {
             None => None,

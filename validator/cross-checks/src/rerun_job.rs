@@ -38,7 +38,7 @@ pub fn rerun_job(
     job
 }
 
-/// The part of the user's terms that the image needs.
+/// The part of the user's terms that the image and the program need.
 fn image_terms(
     original: &UserJobRequest,
 ) -> Option<(JobTerms, Option<muster_protocol::job::SealedCredentials>)> {
@@ -47,6 +47,7 @@ fn image_terms(
     let kept = JobTerms {
         image_time_limit: terms.image_time_limit,
         image_archive: terms.image_archive,
+        start: terms.start,
         ..JobTerms::default()
     };
     Some((kept, original.sealed_credentials().cloned()))
@@ -56,7 +57,7 @@ fn image_terms(
 mod tests {
     use muster_identity::verify_job;
     use muster_protocol::Signature;
-    use muster_protocol::job::MetricRule;
+    use muster_protocol::job::{MetricRule, ProgramStart};
     use serde_json::json;
     use uuid::Uuid;
 
@@ -85,6 +86,10 @@ mod tests {
             terms: Some(JobTerms {
                 deterministic: true,
                 image_time_limit: Some(7),
+                start: Some(ProgramStart {
+                    entrypoint: Some("sh".to_owned()),
+                    ..ProgramStart::default()
+                }),
                 metrics: vec![MetricRule {
                     name: "loss".parse().unwrap(),
                     pattern: "x".to_owned(),
@@ -104,6 +109,7 @@ mod tests {
         let terms = job.terms();
         assert_eq!((terms.deterministic, terms.image_time_limit), (false, Some(7)));
         assert!(terms.metrics.is_empty());
+        assert_eq!(terms.start, original.terms().start, "the same program");
         assert_eq!(job.account(), validator.hotkey().to_string());
     }
 }

@@ -174,6 +174,10 @@ impl OutgoingMessages<'_> {
                 true => self.request.terms().metrics,
                 false => Vec::new(),
             },
+            start: match self.features.has(Feature::ProgramStart) {
+                true => self.request.terms().start,
+                false => None,
+            },
             traceparent: self.traceparent().filter(|_| self.features.has(Feature::Trace)),
         };
         Some(extension).filter(|extension| *extension != OfferExtension::default())
@@ -409,6 +413,42 @@ mod tests {
             assert_eq!(
                 offer.get("muster"),
                 features.has(Feature::Fetching).then_some(&terms)
+            );
+        }
+    }
+
+    #[test]
+    fn the_start_of_the_program_goes_with_the_offer_byte_for_byte() {
+        let keypair = Keypair::from_uri("//Validator").unwrap();
+        let plan = plan();
+        let now = Timestamp::from_secs(1_769_000_000);
+        let start = r#"{"workdir":"/w","entrypoint":"","stdin":"stdin"}"#;
+        let mut request = request();
+        request.muster = Some(Box::new(JobExtension {
+            terms: Some(serde_json::from_str(&format!(r#"{{"start":{start}}}"#)).unwrap()),
+            ..JobExtension::default()
+        }));
+        for features in [FeatureSet::NONE, [Feature::ProgramStart].into_iter().collect()] {
+            let messages = OutgoingMessages {
+                keypair: &keypair,
+                attempt: AttemptId::first_of(job(1)),
+                miner: miner(1),
+                request: &request,
+                plan: &plan,
+                features,
+                checkpoints: None,
+                output: None,
+            };
+            let extension = messages
+                .extension()
+                .map(|extension| serde_json::to_string(&extension).unwrap());
+            let golden = format!(r#"{{"start":{start}}}"#);
+            assert_eq!(extension, features.has(Feature::ProgramStart).then_some(golden));
+            let offer = messages.receipt_message(&messages.started_receipt(now).offered);
+            assert_eq!(
+                offer.contains("entrypoint"),
+                features.has(Feature::ProgramStart),
+                "{offer}"
             );
         }
     }

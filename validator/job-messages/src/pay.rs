@@ -80,18 +80,22 @@ pub fn usual_time(newest: &[WorkedAttempt]) -> Option<u64> {
     times.get(times.len().saturating_sub(1) / 2).copied()
 }
 
-/// The name of the work that a job asks for: the same image, arguments and class. `None` for a sealed session, whose
-/// time depends on its clients, and for a job that leaves checkpoints, whose attempts are parts of its work.
+/// The name of the work that a job asks for: the same image, arguments, start of the program and class. `None` for a
+/// sealed session, whose time depends on its clients, and for a job that leaves checkpoints, whose attempts are parts
+/// of its work.
 pub fn work_digest(request: &UserJobRequest) -> Option<Digest> {
     let details = request.streaming_details.as_ref();
     if details.is_some_and(|details| details.muster.is_some()) || request.terms().checkpoints.is_some() {
         return None;
     }
-    let work = json!({
+    let mut work = json!({
         "args": request.args,
         "class": request.executor_class,
         "image": request.docker_image,
     });
+    if let (Some(start), Some(fields)) = (request.terms().start, work.as_object_mut()) {
+        fields.insert("start".to_owned(), json!(start));
+    }
     Some(Digest::of(canonical::sorted_compact(&work).as_bytes()))
 }
 
@@ -103,6 +107,7 @@ mod tests {
     use muster_protocol::wire::facilitator::{
         FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails,
     };
+    use muster_protocol::wire::muster::JobExtension;
     use proptest::prelude::*;
     use serde_json::Value;
 
@@ -325,6 +330,12 @@ mod tests {
         assert_eq!(same, digest(&|request| request.env.clear()));
         assert_ne!(same, digest(&|request| request.args.push("more".to_owned())));
         assert_ne!(same, digest(&|request| request.docker_image.push('2')));
+        let start = JobExtension {
+            terms: serde_json::from_str(r#"{"start":{"entrypoint":"sh"}}"#).unwrap(),
+            ..JobExtension::default()
+        };
+        let other_start = digest(&|request| request.muster = Some(Box::new(start.clone())));
+        assert!(other_start.is_some() && other_start != same);
         assert_ne!(
             same,
             digest(&|request| request.executor_class = muster_protocol::ExecutorClass::AlwaysOnGpu24Gb)

@@ -36,6 +36,8 @@ No command shows these exceptions. [jobs.md](jobs.md#the-container-of-a-job) exp
 * A folder of outputs belongs to the user who fetches it and who may write to all folders in it, with the permissions
   that the umask leaves. Links to paths below `/output` become relative. Links that lead out of the folder, pipes,
   sockets and device nodes are left out and named.
+* Standard input (`-i -`) is read to its end before the job begins, and lies at `/volume/stdin` as well. docker hands
+  on what comes, as it comes, and a terminal (`-it`), which a job cannot have.
 * Ctrl-C cancels the job; docker hands the signal to the program. A client that is killed leaves the program running,
   as docker's does: `muster job logs ID --follow` goes on with it.
 ";

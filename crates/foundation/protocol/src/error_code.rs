@@ -108,6 +108,8 @@ error_codes! {
     JobUnknown = "E0053", "E0053.md", "no job of yours is meant";
     /// A user's command names a job by the beginning of several ids.
     JobAmbiguous = "E0054", "E0054.md", "several jobs are meant";
+    /// No class of executor has what a user's command asks for.
+    NoSuchMachine = "E0055", "E0055.md", "no class of executor has the machine that the job needs";
 }
 
 impl fmt::Display for ErrorCode {

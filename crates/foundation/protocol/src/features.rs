@@ -66,11 +66,14 @@ pub enum Feature {
     Folders,
     /// `output-patterns`: an output may be all files whose paths match a pattern.
     OutputPatterns,
+    /// `program-start`: a job's terms may set the working directory, the entry point and the standard input of its
+    /// program.
+    ProgramStart,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -91,6 +94,7 @@ impl Feature {
         Self::NonFiniteMetrics,
         Self::Folders,
         Self::OutputPatterns,
+        Self::ProgramStart,
     ];
 
     /// The features that this program's roles carry out.
@@ -119,6 +123,7 @@ impl Feature {
             Self::NonFiniteMetrics => "non-finite-metrics",
             Self::Folders => "folders",
             Self::OutputPatterns => "output-patterns",
+            Self::ProgramStart => "program-start",
         }
     }
 
@@ -144,6 +149,7 @@ impl Feature {
             Self::NonFiniteMetrics => 1 << 17,
             Self::Folders => 1 << 18,
             Self::OutputPatterns => 1 << 19,
+            Self::ProgramStart => 1 << 20,
         }
     }
 
@@ -278,7 +284,7 @@ mod tests {
             concat!(
                 "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, ",
                 "trace, cross-checks, audits, checkpoints, completion, attempt-urls, output, non-finite-metrics, folders, ",
-                "output-patterns"
+                "output-patterns, program-start"
             )
         );
         assert_eq!(
@@ -286,7 +292,7 @@ mod tests {
             concat!(
                 r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","#,
                 r#""metrics","trace","cross-checks","audits","checkpoints","completion","attempt-urls","output","#,
-                r#""non-finite-metrics","folders","output-patterns"]"#
+                r#""non-finite-metrics","folders","output-patterns","program-start"]"#
             )
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);

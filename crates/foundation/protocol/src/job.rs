@@ -11,6 +11,7 @@ mod metrics;
 mod outcome;
 mod partial_result;
 mod printed;
+mod program_start;
 mod terms;
 
 pub use attempt::{Attempt, AttemptPlan, Effect, Event, IllegalEvent, ImageClock, JobState};
@@ -41,6 +42,7 @@ pub use metrics::{
 pub use outcome::{BROKEN_IMAGE_KEY, Fault, Outcome, forget_another_image};
 pub use partial_result::{FailureContext, PartialResult};
 pub use printed::{OutputShortfall, PrintedStream, PrintedStreams, StoredStream};
+pub use program_start::{MAX_PROGRAM_PATH_BYTES, ProgramStart};
 pub use terms::{
     ArchiveSource, DEFAULT_IMAGE_SECS, JobTerms, MAX_ARCHIVE_BYTES, MAX_ARCHIVE_URL_BYTES, MAX_IMAGE_SECS,
     MAX_QUEUE_SECS, Priority, PriorityError,

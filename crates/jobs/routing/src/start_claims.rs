@@ -73,6 +73,7 @@ impl ProgramKey {
             "execution": request.execution_time_limit,
             "image": image,
             "inputs": inputs,
+            "start": request.terms().start,
             "streaming": request.streaming_details.is_some(),
             "streaming_start": request.streaming_start_time_limit,
             "upload": request.upload_time_limit,
@@ -284,6 +285,10 @@ mod tests {
                 request.env.insert("PATH".to_owned(), "/x".to_owned());
             }),
             key(|request| request.artifacts_dir = Some("/etc/passwd".to_owned())),
+            key(|request| {
+                let terms = r#"{"terms":{"start":{"entrypoint":"sh"}}}"#;
+                request.muster = serde_json::from_str(terms).unwrap();
+            }),
             key(|request| request.volume = inline("QQ==")),
             key(|request| request.volume = inline("Qg==")),
             key(|request| request.download_time_limit = 2),

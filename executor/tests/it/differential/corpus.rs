@@ -1,6 +1,7 @@
 //! The commands of the corpus, and the table of differences from plain docker.
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 /// One command that docker and an executor run.
 #[derive(Clone, Debug, Deserialize)]
@@ -10,6 +11,15 @@ pub(super) struct Command {
     /// One of [`super::images::TestImages::SUITE`] or [`super::images::TestImages::SOAK`].
     pub(super) image: String,
     pub(super) run: Vec<String>,
+    /// The working directory.
+    #[serde(default)]
+    pub(super) workdir: Option<String>,
+    /// The program in place of the image's entry point.
+    #[serde(default)]
+    pub(super) entrypoint: Option<String>,
+    /// The program's standard input.
+    #[serde(default)]
+    pub(super) stdin: Option<String>,
     /// The key of the difference for which plain docker does something else.
     #[serde(default)]
     pub(super) differs: Option<String>,
@@ -66,6 +76,37 @@ pub(super) fn differences() -> Vec<Difference> {
 }
 
 impl Command {
+    /// The options of `docker run` for the start of the program.
+    pub(super) fn docker_options(&self) -> Vec<String> {
+        let workdir = self.workdir.as_ref().map(|path| format!("--workdir={path}"));
+        let entrypoint = self
+            .entrypoint
+            .as_ref()
+            .map(|program| format!("--entrypoint={program}"));
+        let stdin = self.stdin.as_ref().map(|_| "--interactive".to_owned());
+        [workdir, entrypoint, stdin].into_iter().flatten().collect()
+    }
+
+    /// The same in an offer; null where the image decides.
+    pub(super) fn start(&self) -> Value {
+        let mut start = serde_json::Map::new();
+        start.extend(
+            self.workdir
+                .iter()
+                .map(|path| ("workdir".to_owned(), json!(path))),
+        );
+        start.extend(
+            self.entrypoint
+                .iter()
+                .map(|program| ("entrypoint".to_owned(), json!(program))),
+        );
+        start.extend(self.stdin.iter().map(|_| ("stdin".to_owned(), json!("stdin"))));
+        match start.is_empty() {
+            true => Value::Null,
+            false => start.into(),
+        }
+    }
+
     /// A script for `bash`, which an image's entry point starts where it has one.
     pub(super) fn shell(script: &str, has_entrypoint: bool) -> Self {
         let shell: &[&str] = if has_entrypoint { &[] } else { &["bash"] };
@@ -74,6 +115,9 @@ impl Command {
             name: "a variant".to_owned(),
             image: String::new(),
             run: run.map(str::to_owned).collect(),
+            workdir: None,
+            entrypoint: None,
+            stdin: None,
             differs: None,
             through: Through::Executor,
         }

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::Stdio;
 
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Mutex;
 
 use super::corpus::Command;
-use crate::support::lease::{Job, Lease};
+use crate::support::lease::{Job, Lease, inline_volume};
 use crate::support::miner::FakeMiner;
 
 /// The system calls that a job may make.
@@ -69,17 +70,28 @@ fn output_folder() -> TempDir {
 }
 
 async fn docker_run(options: &[&str], output: &Path, image: &str, command: &Command) -> Ended {
-    let ran = tokio::process::Command::new("docker")
+    let mut docker = tokio::process::Command::new("docker");
+    docker
         .args(["run", "--rm", "--network", "none", "--volume"])
         .arg(format!("{}:/output", output.display()))
         .args(options)
+        .args(command.docker_options())
         .arg(image)
         .args(&command.run)
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .unwrap();
+        .stdin(if command.stdin.is_some() {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut docker = docker.spawn().unwrap();
+    if let (Some(text), Some(mut stdin)) = (&command.stdin, docker.stdin.take()) {
+        // A program may end before it has read everything.
+        let _ = stdin.write_all(text.as_bytes()).await;
+    }
+    let ran = docker.wait_with_output().await.unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let stderr = text(ran.stderr);
     Ended {
@@ -175,6 +187,11 @@ pub(super) async fn run_by_executor(image: &str, command: &Command) -> Ended {
     let args: Vec<_> = command.run.iter().map(String::as_str).collect();
     let job = Job {
         image: image.to_owned(),
+        start: command.start(),
+        volume: match &command.stdin {
+            Some(text) => inline_volume(&[("stdin", text)]),
+            None => serde_json::Value::Null,
+        },
         ..Job::new(&args)
     };
     let (executor, mut wire) = lease.start(&miner).await;

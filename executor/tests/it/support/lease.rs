@@ -33,6 +33,8 @@ pub(crate) struct Job {
     pub(crate) execution_secs: u64,
     pub(crate) volume: Value,
     pub(crate) artifacts_dir: Value,
+    /// How the program is started; null where the image decides.
+    pub(crate) start: Value,
 }
 
 impl Job {
@@ -43,6 +45,7 @@ impl Job {
             execution_secs: 600,
             volume: Value::Null,
             artifacts_dir: Value::Null,
+            start: Value::Null,
         }
     }
 }
@@ -91,10 +94,10 @@ impl Lease {
         (executor, wire)
     }
 
-    /// `V0InitialJobRequest` as a Python miner relays it.
+    /// `V0InitialJobRequest` as a Python miner relays it, but for the start of the program.
     pub(crate) fn offer(&self, job: &Job) -> Value {
         let job_uuid = self.token.attempt();
-        json!({
+        let mut offer = json!({
             "message_type": "V0InitialJobRequest",
             "job_uuid": job_uuid,
             "executor_class": "always_on.test",
@@ -120,7 +123,11 @@ impl Lease {
                 "upload_time_limit": 30,
                 "streaming_start_time_limit": 600,
             },
-        })
+        });
+        if !job.start.is_null() {
+            offer["muster"] = json!({ "start": job.start });
+        }
+        offer
     }
 
     /// `V0JobRequest` as a Python miner relays it.

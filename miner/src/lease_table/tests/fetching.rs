@@ -1,7 +1,7 @@
 //! Leases whose images are fetched: they keep no executor, and neither an account nor a registry delays others.
 
 use muster_protocol::JobRejectionReason;
-use muster_protocol::job::{RegistryCredentials, take_slot_leases};
+use muster_protocol::job::{ProgramStart, RegistryCredentials, take_slot_leases};
 use muster_protocol::wire::executor::ExecutorUp;
 use muster_protocol::wire::executor_socket::MinerToExecutor;
 use muster_protocol::wire::muster::OfferExtension;
@@ -334,6 +334,53 @@ fn an_executor_without_the_feature_gets_no_private_image_and_its_lease_says_why(
         "{failed:?}"
     );
     assert_eq!(book.open_leases(), 0);
+}
+
+#[test]
+fn an_executor_without_the_feature_gets_no_job_that_says_how_its_program_starts() {
+    let offer = || {
+        let mut event = offered(1, 1);
+        if let Event::Offered { offer, .. } = &mut event {
+            offer.request.muster = Some(Box::new(OfferExtension {
+                start: Some(ProgramStart {
+                    workdir: Some("/w".to_owned()),
+                    ..ProgramStart::default()
+                }),
+                ..OfferExtension::default()
+            }));
+        }
+        event
+    };
+    let dial = |features: FeatureSet| Event::Dialled {
+        dial: DialId(1),
+        token: token(1),
+        executor_ip: None,
+        apart: true,
+        features,
+        secret: OneTimeSecret::from_bytes([1; 32]),
+    };
+    let gets_offer = |effects: &[Effect]| {
+        orders(effects).any(|order| matches!(order, MinerToExecutor::V0InitialJobRequest(_)))
+    };
+    let mut book = open();
+    apply(&mut book, [joined(1), offer()]);
+    let before = [Feature::Fetching, Feature::PrivateImages];
+    let effects = apply(&mut book, [dial(before.into_iter().collect())]);
+    assert!(
+        !gets_offer(&effects),
+        "it would start another program: {effects:?}"
+    );
+    let Some(MinerToValidator::V0HordeFailedRequest(failed)) = heard(&effects, 1).last() else {
+        panic!("{effects:?}")
+    };
+    assert!(
+        failed.message.contains("does not know program-start"),
+        "{failed:?}"
+    );
+    let mut book = open();
+    apply(&mut book, [joined(1), offer()]);
+    let effects = apply(&mut book, [dial(FeatureSet::ours())]);
+    assert!(gets_offer(&effects), "{effects:?}");
 }
 
 #[test]

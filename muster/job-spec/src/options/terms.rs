@@ -8,6 +8,7 @@ use muster_protocol::job::{ArchiveSource, JobTerms, MetricNameError, MetricRule,
 
 use crate::options::checkpoints::CheckpointOptions;
 use crate::options::duration;
+use crate::options::start::StartOptions;
 
 /// Terms of a job, which ComputeHorde's fields cannot hold. A facilitator or validator that does not know terms refuses
 /// the job.
@@ -22,6 +23,9 @@ pub struct TermsOptions {
     /// The checkpoints that the program leaves.
     #[command(flatten)]
     pub checkpoints: CheckpointOptions,
+    /// How the program is started.
+    #[command(flatten)]
+    pub start: StartOptions,
     /// The place among your own waiting jobs: 1 (last) to 10 (first).
     ///
     /// By default 5.
@@ -51,11 +55,12 @@ fn metric_rule(text: &str) -> Result<MetricRule, String> {
 
 impl TermsOptions {
     /// The terms; none where no option was given and the image lies in no archive, so that the job is one that every
-    /// facilitator takes.
+    /// facilitator takes. `stdin` is the input for the program's standard input.
     pub fn terms(
         &self,
         image_archive: Option<ArchiveSource>,
         resume_from: Option<ResumeSource>,
+        stdin: Option<String>,
     ) -> Option<JobTerms> {
         let terms = JobTerms {
             image_time_limit: self.image_time_limit.map(|limit| limit.as_secs()),
@@ -65,6 +70,7 @@ impl TermsOptions {
             metrics: self.metrics.clone(),
             deterministic: self.deterministic,
             checkpoints: self.checkpoints.terms(resume_from),
+            start: self.start.start(stdin),
         };
         (self.priority.is_some() || terms != JobTerms::default()).then_some(terms)
     }
@@ -100,13 +106,14 @@ mod tests {
             metrics: vec![],
             deterministic: false,
             checkpoints: CheckpointOptions::default(),
+            start: StartOptions::default(),
         };
-        assert_eq!(options.terms(None, None), None);
+        assert_eq!(options.terms(None, None, None), None);
         options.priority = Some(Priority::default());
-        assert_eq!(options.terms(None, None), Some(JobTerms::default()));
+        assert_eq!(options.terms(None, None, None), Some(JobTerms::default()));
         options.image_time_limit = Some(Duration::from_secs(60));
         options.queue_time = Some(Duration::from_secs(7));
-        let terms = options.terms(None, None).unwrap();
+        let terms = options.terms(None, None, None).unwrap();
         assert_eq!(
             (terms.image_time_limit, terms.queue_time_limit),
             (Some(60), Some(7))

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, Args, ValueEnum};
-use muster_job_spec::options::{TermsOptions, duration};
+use muster_job_spec::options::{MachineOptions, TermsOptions, duration};
 use muster_protocol::{ExecutorClass, JobName, JobReference};
 
 use super::FacilitatorOptions;
@@ -59,7 +59,7 @@ pub(crate) enum JsonForm {
 }
 
 /// The options that say what a job is: neither a file that describes a job nor an earlier job has them beside it.
-const OF_ONE_JOB: [&str; 29] = [
+const OF_ONE_JOB: [&str; 33] = [
     "image",
     "registry_user",
     "registry_password_stdin",
@@ -69,6 +69,10 @@ const OF_ONE_JOB: [&str; 29] = [
     "env",
     "env_files",
     "class",
+    "gpus",
+    "memory",
+    "workdir",
+    "entrypoint",
     "timeout",
     "download_timeout",
     "upload_timeout",
@@ -99,9 +103,17 @@ pub(crate) struct JobRun {
     pub(crate) image: Option<String>,
     /// An input: PATH under /volume = a file, a folder or a URL. Repeatable.
     ///
-    /// A URL is fetched by the executor. PATH=- is what this command reads from standard input; the program's own
-    /// standard input is empty.
-    #[arg(long = "input", short = 'i', value_name = "PATH=SOURCE")]
+    /// A URL is fetched by the executor. PATH=- is what this command reads from standard input.
+    ///
+    /// `-i -` gives that to the program's own standard input, and `-i -=SOURCE` a file or a URL.
+    ///
+    /// Both lie at /volume/stdin, too. Without them the program's standard input is empty.
+    #[arg(
+        long = "input",
+        short = 'i',
+        value_name = "PATH=SOURCE",
+        allow_hyphen_values = true
+    )]
     pub(crate) inputs: Vec<String>,
     /// An output: a file or a folder under /output, fetched here. Repeatable.
     ///
@@ -148,9 +160,22 @@ pub(crate) struct JobRun {
     pub(crate) again: Option<JobReference>,
     /// A file that describes the whole job.
     ///
-    /// Only --detach, --quiet, --json, --save, --retries, --force and the facilitator's options may stand beside it.
+    /// Only --set, --detach, --quiet, --json, --save, --retries, --force and the facilitator's options may stand
+    /// beside it.
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE_JOB, conflicts_with_all = ["name", "again"])]
     pub(crate) spec: Option<PathBuf>,
+    /// With --spec: a value in place of the file's. Repeatable.
+    ///
+    /// KEY is a key of the file, behind its section and a dot: timeout=2h, env.MODE=fast.
+    ///
+    /// A parameter needs no section: epochs=20.
+    #[arg(
+        long = "set",
+        value_name = "KEY=VALUE",
+        requires = "spec",
+        hide_short_help = true
+    )]
+    pub(crate) sets: Vec<String>,
     /// Do not wait: print the job's id.
     #[arg(long, short = 'd')]
     pub(crate) detach: bool,
@@ -210,6 +235,8 @@ pub(crate) struct JobRun {
     pub(crate) image_archive: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) terms: TermsOptions,
+    #[command(flatten)]
+    pub(crate) machine: MachineOptions,
     /// Run it on the trusted miner, if the validator keeps one.
     #[arg(long, help_heading = "Routing")]
     pub(crate) on_trusted_miner: bool,

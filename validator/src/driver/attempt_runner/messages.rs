@@ -89,11 +89,13 @@ impl AttemptRunner<'_> {
         let needed = self.request.has_private_image().then_some(Feature::PrivateImages);
         let folders = self.request.needs_folders().then_some(Feature::Folders);
         let patterns = self.request.needs_patterns().then_some(Feature::OutputPatterns);
+        let starts = self.request.terms().start.is_some();
         let needed = needed
             .into_iter()
             .chain(self.needs_checkpoints())
             .chain(folders)
-            .chain(patterns);
+            .chain(patterns)
+            .chain(starts.then_some(Feature::ProgramStart));
         self.channel.features().lacks(needed.collect())
     }
 

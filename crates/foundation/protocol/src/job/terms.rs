@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::checkpoints::CheckpointTerms;
 use super::limits::OverLimit;
 use super::metrics::{MAX_METRIC_PATTERN_BYTES, MAX_METRIC_RULES, MetricRule};
+use super::program_start::ProgramStart;
 use crate::digest::{Digest, ImageId};
 
 /// Keeps the digest of terms apart from everything else that is signed; its last part is the layout's version.
@@ -20,6 +21,9 @@ const TERMS_DOMAIN_3: &[u8] = b"muster/job-terms/3";
 
 /// The same for terms with checkpoints.
 const TERMS_DOMAIN_4: &[u8] = b"muster/job-terms/4";
+
+/// The same for terms about how the program is started.
+const TERMS_DOMAIN_5: &[u8] = b"muster/job-terms/5";
 
 /// Seconds for fetching the image of a job whose terms say nothing: half an hour, in which a line of 50 Mbit/s brings
 /// 11 GB.
@@ -68,6 +72,9 @@ pub struct JobTerms {
     /// The checkpoints that the program leaves, from which another attempt goes on; absent for a job without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<CheckpointTerms>,
+    /// How the program is started; absent for a job whose image decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<ProgramStart>,
 }
 
 /// The archive of a user's own image, as `docker save` writes it. The job names the image in it by its id.
@@ -163,15 +170,23 @@ impl JobTerms {
     /// Terms with checkpoints have three zero bytes behind the job's digest, then a byte that states whether the job is
     /// deterministic, and at the end the rules, also where their number is 0, and the checkpoints'
     /// [own layout](CheckpointTerms).
+    ///
+    /// Terms about how the program is started have three zero bytes behind the job's digest, then a byte 2, or 3 for a
+    /// deterministic job, and at the end the rules, also where their number is 0, the start's
+    /// [own layout](ProgramStart), a byte that states whether there are checkpoints, and if so their layout.
     pub fn layout(&self, job: &[u8; 64]) -> Vec<u8> {
         let mut layout = Vec::with_capacity(128);
         layout.extend_from_slice(job);
-        let is_later = !self.metrics.is_empty() || self.deterministic || self.checkpoints.is_some();
-        match (&self.checkpoints, self.deterministic) {
-            (Some(_), deterministic) => layout.extend_from_slice(&[0, 0, 0, u8::from(deterministic)]),
-            (None, true) => layout.extend_from_slice(&[0, 0]),
-            (None, false) if is_later => layout.push(0),
-            (None, false) => {}
+        let is_later = !self.metrics.is_empty()
+            || self.deterministic
+            || self.checkpoints.is_some()
+            || self.start.is_some();
+        match (&self.start, &self.checkpoints, self.deterministic) {
+            (Some(_), _, deterministic) => layout.extend_from_slice(&[0, 0, 0, 2 | u8::from(deterministic)]),
+            (None, Some(_), deterministic) => layout.extend_from_slice(&[0, 0, 0, u8::from(deterministic)]),
+            (None, None, true) => layout.extend_from_slice(&[0, 0]),
+            (None, None, false) if is_later => layout.push(0),
+            (None, None, false) => {}
         }
         layout.push(self.priority.0);
         for seconds in [self.image_time_limit, self.queue_time_limit] {
@@ -198,6 +213,10 @@ impl JobTerms {
                 layout.extend_from_slice(pattern);
             }
         }
+        if let Some(start) = &self.start {
+            start.add_layout(&mut layout);
+            layout.push(u8::from(self.checkpoints.is_some()));
+        }
         if let Some(checkpoints) = &self.checkpoints {
             checkpoints.add_layout(&mut layout);
         }
@@ -205,14 +224,15 @@ impl JobTerms {
     }
 
     /// The 32 bytes that are signed: SHA-256 of the domain and the layout. The domain is `muster/job-terms/1`,
-    /// `muster/job-terms/2` for terms with rules for metrics, `muster/job-terms/3` for those of deterministic jobs, and
-    /// `muster/job-terms/4` for those with checkpoints.
+    /// `muster/job-terms/2` for terms with rules for metrics, `muster/job-terms/3` for those of deterministic jobs,
+    /// `muster/job-terms/4` for those with checkpoints, and `muster/job-terms/5` for those about the program's start.
     pub fn digest(&self, job: &[u8; 64]) -> [u8; 32] {
-        let domain = match (&self.checkpoints, self.deterministic, self.metrics.is_empty()) {
-            (Some(_), _, _) => TERMS_DOMAIN_4,
-            (None, true, _) => TERMS_DOMAIN_3,
-            (None, false, true) => TERMS_DOMAIN,
-            (None, false, false) => TERMS_DOMAIN_2,
+        let domain = match (&self.start, &self.checkpoints, self.deterministic) {
+            (Some(_), _, _) => TERMS_DOMAIN_5,
+            (None, Some(_), _) => TERMS_DOMAIN_4,
+            (None, None, true) => TERMS_DOMAIN_3,
+            (None, None, false) if self.metrics.is_empty() => TERMS_DOMAIN,
+            (None, None, false) => TERMS_DOMAIN_2,
         };
         Sha256::new()
             .chain_update(domain)
@@ -251,6 +271,9 @@ impl JobTerms {
         }
         if let Some(reason) = self.checkpoints.as_ref().and_then(CheckpointTerms::find_flaw) {
             refuse("checkpoints", reason);
+        }
+        if let Some(reason) = self.start.as_ref().and_then(ProgramStart::find_flaw) {
+            refuse("start", reason);
         }
         if let Some(archive) = &self.image_archive {
             let web = archive.url.starts_with("http://") || archive.url.starts_with("https://");
@@ -296,6 +319,7 @@ mod tests {
             metrics: vec![],
             deterministic: false,
             checkpoints: None,
+            start: None,
         }
     }
 
@@ -434,6 +458,66 @@ mod tests {
     }
 
     #[test]
+    fn the_start_of_a_program_is_of_the_fifth_layout() {
+        let start = "07".repeat(64);
+        let plain = JobTerms {
+            start: Some(ProgramStart {
+                entrypoint: Some(String::new()),
+                ..ProgramStart::default()
+            }),
+            ..JobTerms::default()
+        };
+        assert_eq!(
+            hex::encode(plain.layout(&[7; 64])),
+            format!("{start}000000020500000000{}", "00 010000 00 00".replace(' ', ""))
+        );
+        let full = JobTerms {
+            deterministic: true,
+            checkpoints: Some(CheckpointTerms::default()),
+            start: Some(ProgramStart {
+                workdir: Some("/w".to_owned()),
+                entrypoint: Some("sh".to_owned()),
+                stdin: Some("in".to_owned()),
+            }),
+            ..JobTerms::default()
+        };
+        let texts = "0102002f77 0102007368 010200696e 01";
+        let checkpoints = "0b2f636865636b706f696e740500000000000000";
+        assert_eq!(
+            hex::encode(full.layout(&[7; 64])),
+            format!("{start}000000030500000000{}{checkpoints}", texts.replace(' ', ""))
+        );
+        assert_eq!(
+            hex::encode(full.digest(&[7; 64])),
+            "bbb33da692285382bbd45cd3b76cbd0bab5f147584d0255e99be9352a1347a46"
+        );
+        assert_eq!(
+            serde_json::to_string(&JobTerms {
+                checkpoints: None,
+                ..full
+            })
+            .unwrap(),
+            concat!(
+                r#"{"priority":5,"deterministic":true,"#,
+                r#""start":{"workdir":"/w","entrypoint":"sh","stdin":"in"}}"#
+            )
+        );
+        assert_eq!(
+            serde_json::from_str::<JobTerms>(r#"{"start":{"entrypoint":""}}"#).unwrap(),
+            plain
+        );
+        let relative = JobTerms {
+            start: Some(ProgramStart {
+                workdir: Some("w".to_owned()),
+                ..ProgramStart::default()
+            }),
+            ..JobTerms::default()
+        };
+        let found = relative.find_over_limits("busybox");
+        assert_eq!(found.iter().map(|over| over.field).collect::<Vec<_>>(), ["start"]);
+    }
+
+    #[test]
     fn the_layout_is_these_bytes() {
         let job = [7; 64];
         let start = "07".repeat(64);
@@ -565,6 +649,12 @@ mod tests {
             .prop_map(|rules| rules.iter().map(|(name, pattern)| rule(name, pattern)).collect());
         let archive = prop::option::of(archive);
         let checkpoints = prop::option::of(any_checkpoints());
+        let text = || prop::option::of(".{0,3}");
+        let start = (text(), text(), text()).prop_map(|(workdir, entrypoint, stdin)| ProgramStart {
+            workdir,
+            entrypoint,
+            stdin,
+        });
         (
             seconds(),
             1..=10_u8,
@@ -573,6 +663,7 @@ mod tests {
             rules,
             any::<bool>(),
             checkpoints,
+            prop::option::of(start),
         )
             .prop_map(
                 |(
@@ -583,6 +674,7 @@ mod tests {
                     metrics,
                     deterministic,
                     checkpoints,
+                    start,
                 )| {
                     JobTerms {
                         image_time_limit,
@@ -592,6 +684,7 @@ mod tests {
                         metrics,
                         deterministic,
                         checkpoints,
+                        start,
                     }
                 },
             )

@@ -16,7 +16,7 @@ use crate::features::{Feature, FeatureSet};
 use crate::ids::{AttemptId, JobId};
 use crate::job::{
     ArchiveSource, CompletionReport, JobTerms, MetricRule, OverLimit, PartialResult, ProgramReport,
-    RegistryCredentials, SealedCredentials,
+    ProgramStart, RegistryCredentials, SealedCredentials,
 };
 use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
@@ -393,12 +393,14 @@ impl JobExtension {
             .terms
             .as_ref()
             .is_some_and(|terms| terms.checkpoints.is_some());
+        let start = self.terms.as_ref().is_some_and(|terms| terms.start.is_some());
         let needed = [
             (terms, Feature::Terms),
             (private, Feature::PrivateImages),
             (metrics, Feature::Metrics),
             (deterministic, Feature::CrossChecks),
             (checkpoints, Feature::Checkpoints),
+            (start, Feature::ProgramStart),
         ];
         let needed = needed.into_iter().filter(|(needed, _)| *needed);
         needed.map(|(_, feature)| feature).collect()
@@ -477,6 +479,10 @@ pub struct OfferExtension {
     /// `metrics`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<MetricRule>,
+    /// How the program is started; absent for a job whose image decides. Sent only to peers that showed the feature
+    /// `program-start`: the others get no such job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<ProgramStart>,
     /// The context of the attempt's trace. Sent only to peers that showed the feature `trace`; the end of the attempt
     /// then reports the stages.
     #[serde(
