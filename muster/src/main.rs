@@ -7,6 +7,7 @@ mod chat;
 mod cli;
 mod doctor;
 mod drain;
+mod executor_registry;
 mod facilitator_access;
 mod files;
 mod grade;
@@ -122,7 +123,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Job(command) => job::run(*command, clock).await,
         Command::Subnet(args) => subnet::run(args, clock).await,
         Command::Top(args) => top::run(*args, tasks, clock).await,
-        Command::Route(command) => validator::run(command).await,
+        Command::Route(command) => validator::run(command, clock).await,
         Command::Chat(args) => chat::run(args, clock).await,
         Command::Proof(command) => proof::run(command, clock).await,
         Command::Session(command) => proof::sessions(command).await,
@@ -139,7 +140,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Completions(args) => completions(&args),
         Command::Backup(args) => backup::backup(args, clock).await,
         Command::Restore(args) => backup::restore(args, clock).await,
-        Command::Wallet(command) => wallet::run(command),
+        Command::Wallet(command) => wallet::run(command).await,
         Command::Explain { code } => explain(&code),
     }
 }
