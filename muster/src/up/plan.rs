@@ -35,6 +35,8 @@ pub(crate) const DEMO_MODEL: &str = "parrot";
 /// wait ends with what it waits for, and Ctrl-C ends all of them, so this only ends waits that nobody watches, for what
 /// never comes. At rest a role needs a second, and a demonstration less than a minute.
 pub(super) const LIMIT: Duration = Duration::from_secs(1_800);
+/// The seconds of a day.
+const DAY_S: u64 = 24 * 3_600;
 /// A thousand TAO, in rao: enough for a permit.
 const STAKE: u64 = 1_000_000_000_000;
 
@@ -513,6 +515,11 @@ impl Setup<'_> {
             executor.extend(["/usr/bin/env".into(), PathBuf::from(engine)]);
         }
         executor.extend(self.executor_command());
+        let shares = match self.grade_every {
+            0 => json!({}),
+            // Batches of every half minute use up the usual unpaid time beyond a share within hours.
+            _ => json!({"unpaid_course_s": DAY_S}),
+        };
         json!({
             "bind": address,
             "announce": address,
@@ -524,6 +531,7 @@ impl Setup<'_> {
             "drain_file": data("drain"),
             "standing": standing,
             "tls": {"certificate": data("tls").join("port.pem")},
+            "shares": shares,
             "operator": {
                 "bind": self.subnet.operator_of(name),
                 "token": self.layout.miner_token(name),

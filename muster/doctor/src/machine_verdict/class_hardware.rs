@@ -46,7 +46,8 @@ impl ClassHardware {
 pub(crate) fn judge(promised: &PromisedExecutors, hardware: HardwareFacts, gpu: &GpuFacts) -> Verdict {
     const CHECK: &str = "class";
     let PromisedExecutors { pool, class, count } = promised;
-    let promise = format!("the pool {pool} promises {count} executors of {class} on this machine");
+    let executors = if *count == 1 { "executor" } else { "executors" };
+    let promise = format!("the pool {pool} promises {count} {executors} of {class} on this machine");
     match lack(*class, (*count).into(), hardware, gpu) {
         None => Verdict::fine(CHECK, format!("{promise}, which has the hardware")),
         Some(lack) => Verdict::new(CHECK, Severity::Failure, format!("{promise}, which has {lack}")).advising(
