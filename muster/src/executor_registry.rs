@@ -35,7 +35,7 @@ struct TokenTerms {
     class: Option<ExecutorClass>,
     capacity: u32,
     uses: u32,
-    /// Seconds.
+    /// The seconds until it expires.
     lives: u64,
 }
 

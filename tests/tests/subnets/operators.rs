@@ -1,5 +1,5 @@
-//! The operators' pages of a validator and of a miner over plain sockets, and their commands of the first day. `browser`
-//! looks at the pages.
+//! The operators' pages of a validator and of a miner over plain sockets, and their commands of the first day.
+//! `browser` looks at the pages.
 
 #![expect(
     clippy::unwrap_used,
