@@ -87,6 +87,14 @@ pub struct AttemptReport {
     pub hidden_folders: Vec<String>,
 }
 
+/// The message about the machine that runs an attempt.
+pub(crate) fn specs_message(job_uuid: AttemptId, specs: Value) -> MachineSpecs {
+    MachineSpecs {
+        job_uuid,
+        specs: json!({"specs": specs}),
+    }
+}
+
 impl AttemptReport {
     /// The last messages of the attempt, in order. An abandoned attempt has none.
     pub fn messages(self, conclusion: &Conclusion) -> Vec<ExecutorToMiner> {
@@ -101,12 +109,9 @@ impl AttemptReport {
         let stderr = std::mem::take(&mut self.printed.stderr);
         let stderr = self.with_notices(stderr);
         let job_uuid = self.attempt;
-        let specs = self.specs.map(|specs| {
-            ExecutorToMiner::V0MachineSpecsRequest(MachineSpecs {
-                job_uuid,
-                specs: json!({"specs": specs}),
-            })
-        });
+        let specs = self
+            .specs
+            .map(|specs| ExecutorToMiner::V0MachineSpecsRequest(specs_message(job_uuid, specs)));
         let finished = ExecutorToMiner::V0JobFinishedRequest(JobFinished {
             job_uuid,
             docker_process_stdout: self.printed.stdout,

@@ -25,11 +25,13 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::adoption::{find_jobs, take_over};
 use self::attempt_stages::{AttemptStage, PlacedStage, SessionStage};
 use self::runner::{StepResult, StepRunner};
+use crate::attempt_report::specs_message;
 use crate::attempt_state::{
     Abandonment, AttemptFailure, AttemptMachine, AttemptState, Conclusion, Effect, Event, OfferTerms,
 };
 use crate::context::{AttemptContext, ProcessContext};
 use crate::error::Error;
+use crate::job_sandbox::JobFolders;
 use crate::journal::JobOrigin;
 use crate::lease_connection::{LeaseConnection, Received};
 use crate::live_updates::LiveUpdates;
@@ -37,6 +39,7 @@ use crate::machine::specs::read_machine_size;
 use crate::metrics::StageClock;
 use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
+use crate::steps::read_specs;
 
 /// Before the time for a job's outputs is over, its result goes without the rest of what it printed.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
@@ -482,13 +485,16 @@ impl Driver {
     /// Serves the session and reports its address to the miner.
     async fn report_session(&mut self) {
         let open = match &mut self.stage {
-            AttemptStage::Placed(placed) => placed.session.take_open(),
+            AttemptStage::Placed(placed) => {
+                let folders = placed.job.workspace.folders().clone();
+                placed.session.take_open().map(|open| (open, folders))
+            }
             AttemptStage::AwaitingOffer
             | AttemptStage::Offered(_)
             | AttemptStage::Prepared(_)
             | AttemptStage::Requested(_) => None,
         };
-        let Some(open) = open else {
+        let Some((open, folders)) = open else {
             self.steps.report_defect("serve");
             return;
         };
@@ -503,6 +509,22 @@ impl Driver {
         self.steps.serve(*open);
         self.report(ExecutorToMiner::V0StreamingJobReadyRequest(ready))
             .await;
+        self.report_specs(folders).await;
+    }
+
+    /// Reports this machine's specs while a session runs, since the validator ends it without a result. Another miner
+    /// than Muster's expects them before a result only.
+    async fn report_specs(&mut self, folders: JobFolders) {
+        if !self.link.is_muster() {
+            return;
+        }
+        if let Some(specs) = read_specs(folders).await {
+            let job_uuid = self.attempt();
+            self.report(ExecutorToMiner::V0MachineSpecsRequest(specs_message(
+                job_uuid, specs,
+            )))
+            .await;
+        }
     }
 
     /// Sends the close of the session if there is one. Only a Muster miner understands it.

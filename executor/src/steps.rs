@@ -12,7 +12,7 @@ mod restore_checkpoint;
 mod send_output;
 mod upload_outputs;
 
-pub(crate) use self::collect_outputs::{CollectedOutputs, collect_outputs};
+pub(crate) use self::collect_outputs::{CollectedOutputs, collect_outputs, read_specs};
 pub(crate) use self::failures::reserve_lacking;
 pub(crate) use self::fetch_image::fetch_image;
 pub(crate) use self::job::{PlacedJob, PreparedImage, RequestedJob};

@@ -15,7 +15,7 @@ use muster_operator::{
     ShowAuditArguments, SlashArguments,
 };
 use muster_process::telemetry::LogFormat;
-use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
+use muster_protocol::{ExecutorClass, ExecutorToken, JobReference, MinerKey, Rao};
 use url::Url;
 
 pub(crate) use kubernetes_manifests::KubernetesManifests;
@@ -148,6 +148,9 @@ pub(crate) struct Up {
     /// Blocks in an epoch of the local chain.
     #[arg(long, default_value_t = 20)]
     pub(crate) tempo: u16,
+    /// Blocks between two batches of grading, on average; 0 for none.
+    #[arg(long, default_value_t = 60, value_name = "BLOCKS")]
+    pub(crate) grade_every: u64,
 }
 
 /// The configuration of every role.
@@ -325,9 +328,44 @@ pub(crate) struct MinerFile {
     pub(crate) config: Option<PathBuf>,
 }
 
+/// `muster miner enroll`.
+#[derive(Debug, Args)]
+pub(crate) struct MinerEnroll {
+    #[command(flatten)]
+    pub(crate) file: MinerFile,
+    /// The class of the executors; the configured one if it is not given.
+    #[arg(long)]
+    pub(crate) class: Option<ExecutorClass>,
+    /// The most jobs that one of them may run at once.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) capacity: u32,
+    /// The executors that the token admits, each once.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(muster_enrollment::MAX_USES)))]
+    pub(crate) uses: u32,
+    /// Seconds until the token expires.
+    #[arg(long, default_value_t = 3600)]
+    pub(crate) lives: u64,
+}
+
+/// `muster miner revoke`.
+#[derive(Debug, Args)]
+pub(crate) struct MinerRevoke {
+    /// The beginning of the fingerprint of the executor's certificate, as `muster miner executors` lists it.
+    pub(crate) fingerprint: String,
+    #[command(flatten)]
+    pub(crate) file: MinerFile,
+}
+
 /// The commands about a miner.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MinerCommand {
+    /// Print a token by which a machine becomes a persistent executor of this miner: `muster executor --enroll TOKEN`.
+    #[command(visible_alias = "enrol")]
+    Enroll(MinerEnroll),
+    /// List the persistent executors.
+    Executors(MinerFile),
+    /// Remove a persistent executor: its certificate is not taken any more.
+    Revoke(MinerRevoke),
     /// Let the running miner take no more jobs, and wait until its last one has ended; or start none on one host.
     Drain(MinerDrain),
     /// Print what to apply to an engine before this miner may start executors there.
@@ -423,7 +461,7 @@ pub(crate) struct Executor {
 pub(crate) enum Route {
     /// Show the candidates for each attempt of a job with their costs, and the reason for which each other miner was
     /// left out.
-    Explain(RouteExplain),
+    Explain(Box<RouteExplain>),
 }
 
 /// `muster session`.
@@ -564,17 +602,17 @@ pub(crate) struct GradeReplay {
 /// `muster route explain`.
 #[derive(Debug, Args)]
 pub(crate) struct RouteExplain {
-    /// The id of the job.
-    pub(crate) job: JobId,
+    /// The job: its id or the beginning of its id, by which the validator knows it; its name or @last, which the
+    /// facilitator knows.
+    pub(crate) job: JobReference,
     /// The state address of the validator that routed it; the local subnet's by default.
     #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
     pub(crate) state: Option<SocketAddr>,
-    /// The state folder of `muster up` to take the default from.
-    #[arg(long, default_value = ".muster", env = "MUSTER_DIR")]
-    pub(crate) dir: PathBuf,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) access: user::FacilitatorOptions,
 }
 
 /// The role whose state is copied.
@@ -626,6 +664,31 @@ pub(crate) enum Wallet {
     New(WalletArgs),
     /// Show the addresses of a wallet; never its secrets.
     Show(WalletArgs),
+    /// Send TAO of the local chain of `muster up` to a coldkey, from the chain's well-known account.
+    Fund(WalletFund),
+}
+
+/// `muster wallet fund`.
+#[derive(Debug, Args)]
+pub(crate) struct WalletFund {
+    /// The wallet whose coldkey gets it, or an ss58 address.
+    #[arg(value_name = "WALLET|ADDRESS")]
+    pub(crate) whom: String,
+    /// The amount in TAO.
+    #[arg(long, value_name = "TAO", default_value = "100", value_parser = muster_operator::parse_tao)]
+    pub(crate) amount: Rao,
+    /// The folder of wallets; ~/.bittensor/wallets by default.
+    #[arg(long, env = "MUSTER_WALLETS")]
+    pub(crate) wallets: Option<PathBuf>,
+    /// The development chain, ws://…; that of the local subnet by default. It has to run on this machine.
+    #[arg(long, value_name = "URL")]
+    pub(crate) chain: Option<String>,
+    /// The state folder of `muster up` to take the default from.
+    #[arg(long, default_value = ".muster", env = "MUSTER_DIR")]
+    pub(crate) dir: PathBuf,
+    /// Print as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `muster wallet new|show`.

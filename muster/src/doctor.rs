@@ -9,12 +9,14 @@ use futures_util::future::OptionFuture;
 use muster_chain::ChainClient;
 use muster_client::Credential;
 use muster_doctor::machine_verdict::{
-    ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, Purpose, RemoteFacts,
-    Severity, judge, worst_severity,
+    ClockFacts, DiskFacts, EngineFacts, GpuFacts, HardwareFacts, LoginFacts, MachineFacts, PortFacts,
+    Purpose, RemoteFacts, Severity, is_example, judge, worst_severity,
 };
+use muster_executor::machine::specs::read_machine_size;
 use muster_executor::sized_disk::try_out;
 use muster_process::SharedClock;
 use muster_terminal::print;
+use serde::Deserialize;
 use serde_json::json;
 use tokio::process::Command;
 
@@ -128,7 +130,16 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
         facilitator,
         login,
         gpu,
+        hardware: hardware(),
     })
+}
+
+fn hardware() -> HardwareFacts {
+    let size = read_machine_size();
+    HardwareFacts {
+        cpus: size.cpus,
+        memory: size.memory,
+    }
 }
 
 /// The first line of an error with all its causes.
@@ -204,6 +215,9 @@ fn ports(purpose: Purpose, configured: Option<SocketAddr>) -> Vec<PortFacts> {
 /// A facilitator's description, and the number of milliseconds by which this clock is ahead of its own.
 async fn facilitator(url: Option<String>, clock: &SharedClock) -> (Option<RemoteFacts>, Option<i64>) {
     let Some(url) = url else { return (None, None) };
+    if is_example(&url) {
+        return (Some(unasked(url)), None);
+    }
     let sent = clock.now();
     let asking = async {
         let http = reqwest::Client::builder().timeout(PATIENCE).build()?;
@@ -217,16 +231,11 @@ async fn facilitator(url: Option<String>, clock: &SharedClock) -> (Option<Remote
                 .and_then(|value| chrono::DateTime::parse_from_rfc2822(value.to_str().ok()?).ok())
                 .map(|date| date.timestamp());
             let ahead = theirs.map(|theirs| middle.secs() - theirs);
-            let says = answer.text().await.unwrap_or_default();
-            let says = Some(says.chars().take(200).collect());
-            (
-                Some(RemoteFacts {
-                    url,
-                    says,
-                    error: None,
-                }),
-                ahead,
-            )
+            let (says, error) = match answer.json().await {
+                Ok(health) => (Some(describe_health(&health)), None),
+                Err(_) => (None, Some("its answer is not that of a facilitator".to_owned())),
+            };
+            (Some(RemoteFacts { url, says, error }), ahead)
         }
         Err(error) => {
             let error = Some(words(error.without_url()));
@@ -242,8 +251,32 @@ async fn facilitator(url: Option<String>, clock: &SharedClock) -> (Option<Remote
     }
 }
 
+/// The part of a facilitator's `/health` that is read.
+#[derive(Debug, Deserialize)]
+struct FacilitatorHealth {
+    validators: u64,
+}
+
+fn describe_health(health: &FacilitatorHealth) -> String {
+    match health.validators {
+        1 => "1 validator is connected".to_owned(),
+        validators => format!("{validators} validators are connected"),
+    }
+}
+
+/// A service that is not asked, because its address is an example.
+fn unasked(url: String) -> RemoteFacts {
+    RemoteFacts {
+        url,
+        ..RemoteFacts::default()
+    }
+}
+
 async fn chain_at(url: Option<String>) -> Option<RemoteFacts> {
     let url = url?;
+    if is_example(&url) {
+        return Some(unasked(url));
+    }
     let asking = async {
         let chain = ChainClient::connect(&url).await?;
         chain.head().await
@@ -303,5 +336,31 @@ async fn gpu() -> GpuFacts {
             let line = text.lines().next()?.to_owned();
             line.rsplit(' ').next().map(str::to_owned)
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_example_is_not_asked_and_its_service_has_nothing_to_say() {
+        let chain = chain_at(Some("wss://chain.example:443".to_owned()))
+            .await
+            .unwrap();
+        assert_eq!((chain.says, chain.error), (None, None));
+        let clock: SharedClock = std::sync::Arc::new(muster_process::SystemClock::default());
+        let (asked, ahead_s) = facilitator(Some("https://HOST".to_owned()), &clock).await;
+        assert_eq!((asked.unwrap().says, ahead_s), (None, None));
+    }
+
+    #[test]
+    fn a_facilitators_health_is_told_as_a_sentence() {
+        let told = |text: &str| describe_health(&serde_json::from_str(text).unwrap());
+        assert_eq!(
+            told(r#"{"validators": 1, "hotkey": "5F"}"#),
+            "1 validator is connected"
+        );
+        assert_eq!(told(r#"{"validators": 3}"#), "3 validators are connected");
     }
 }

@@ -58,11 +58,27 @@ pub(crate) async fn miner(asked: &MinerDrain, clock: &SharedClock) -> Result<Exi
             print::raw("the miner is empty; it takes jobs again after `muster miner drain --undo`\n");
             return Ok(ExitCode::SUCCESS);
         }
-        if told != Some(health.open_leases) {
-            told = Some(health.open_leases);
-            print::raw(&format!("waiting for {} jobs to end\n", health.open_leases));
-        }
+        tell_waiting(&mut told, health.open_leases);
         clock.sleep(ASK_EVERY).await;
+    }
+}
+
+/// Prints the number of jobs that the command waits for, if it is not the one that was told last.
+fn tell_waiting(told: &mut Option<String>, jobs: usize) {
+    let line = waiting_line(jobs);
+    if line.is_some() && *told != line {
+        print::raw(line.as_deref().unwrap_or_default());
+        *told = line;
+    }
+}
+
+/// The line about the jobs that are not over. None for no job: then the command waits for nothing but the process's
+/// word.
+fn waiting_line(jobs: usize) -> Option<String> {
+    match jobs {
+        0 => None,
+        1 => Some("waiting for 1 job to end\n".to_owned()),
+        several => Some(format!("waiting for {several} jobs to end\n")),
     }
 }
 
@@ -142,10 +158,7 @@ pub(crate) async fn executor(asked: &Drain, clock: &SharedClock) -> Result<ExitC
                 )));
             }
         }
-        if jobs.is_some() && told != jobs {
-            told = jobs;
-            print::raw(&format!("waiting for {} jobs to end\n", jobs.unwrap_or_default()));
-        }
+        tell_waiting(&mut told, jobs.unwrap_or_default());
         clock.sleep(ASK_EVERY).await;
     }
 }
@@ -173,5 +186,17 @@ fn undo(file: &Path, process: &str) -> Result<ExitCode> {
             print::raw(&format!("{process} takes jobs again\n"));
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_names_jobs_and_never_none() {
+        assert_eq!(waiting_line(0), None);
+        assert_eq!(waiting_line(1).as_deref(), Some("waiting for 1 job to end\n"));
+        assert_eq!(waiting_line(2).as_deref(), Some("waiting for 2 jobs to end\n"));
     }
 }

@@ -3,6 +3,7 @@
 mod folder_walk;
 pub(crate) mod standard_input;
 
+use std::collections::BTreeSet;
 use std::io::{Cursor, Seek, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -193,9 +194,16 @@ pub(crate) fn pack(inputs: &[Input]) -> anyhow::Result<Option<VolumePart>> {
 pub(crate) fn zip(inputs: &[Input], under: &str, to: impl Write + Seek, limit: u64) -> anyhow::Result<()> {
     let mut total = 0;
     let mut writer = ZipWriter::new(to);
+    let mut names = BTreeSet::new();
     for input in inputs {
         let name = input.path.strip_prefix(under).unwrap_or(&input.path);
         let name = name.trim_start_matches('/');
+        if !names.insert(name) {
+            bail!(
+                "two inputs have the path /volume/{}: give one of them another path",
+                input.path
+            );
+        }
         match &input.source {
             // The folder that the archive is unpacked into is made anyway.
             InputSource::EmptyFolder if name.is_empty() => {}
@@ -294,6 +302,19 @@ mod tests {
         ] {
             assert!(read(path, what).contains("relative to /volume"), "{path}");
         }
+    }
+
+    #[test]
+    fn two_inputs_of_one_path_are_refused_by_that_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a");
+        std::fs::write(&file, "x").unwrap();
+        let input = Input::file("data/a".to_owned(), file);
+        let refused = pack(&[input.clone(), input]).unwrap_err();
+        assert!(
+            format!("{refused:#}").contains("two inputs have the path /volume/data/a"),
+            "{refused:#}"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod cli;
 mod completion;
 mod doctor;
 mod drain;
+mod executor_registry;
 mod explain;
 mod facilitator_access;
 mod files;
@@ -126,7 +127,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Job(command) => job::run(*command, clock).await,
         Command::Subnet(args) => subnet::run(args, clock).await,
         Command::Top(args) => top::run(*args, tasks, clock).await,
-        Command::Route(command) => validator::run(command).await,
+        Command::Route(command) => validator::run(command, clock).await,
         Command::Chat(args) => chat::run(args, clock).await,
         Command::Forward(args) => forward::run(args, clock).await,
         Command::Proof(command) => proof::run(command, clock).await,
@@ -144,7 +145,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Completions(args) => completion::run(args, clock).await,
         Command::Backup(args) => backup::backup(args, clock).await,
         Command::Restore(args) => backup::restore(args, clock).await,
-        Command::Wallet(command) => wallet::run(command),
+        Command::Wallet(command) => wallet::run(command).await,
         Command::Explain { code } => explain::run(&code),
     }
 }

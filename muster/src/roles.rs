@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muster_enrollment::{ExecutorRegistry, InvitationTerms};
 use muster_executor::Invocation;
 use muster_process::telemetry;
 use muster_process::telemetry::catalogue::MetricRole;
@@ -15,6 +14,7 @@ use url::Url;
 
 use crate::cli::{Executor, ExecutorCommand, LogForm, ManifestEngine, Miner, MinerCommand, Role};
 use crate::drain;
+use crate::executor_registry::RegistryOrder;
 use crate::failure::{Failure, Result};
 use crate::role_config::{configure, ensure_store, read_config};
 
@@ -74,61 +74,16 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
         print::raw(&asked.answer(&config.store, &config.wallet, clock.now()).await?);
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(order) = RegistryOrder::of(&args).filter(|_| !role.file.print_config) {
+        return order.carry_out(&clock);
+    }
     let Some(config) = configure::<muster_miner::Config>(&role.file)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    if args.enroll || args.executors || args.revoke.is_some() {
-        ensure_store(&config.store)?;
-    }
-    let roll = ExecutorRegistry::new(&config.persistent.roll);
-    if args.enroll {
-        return invite(&args, &config, &roll, &clock);
-    }
-    if args.executors {
-        for (certificate, member) in roll.executors().map_err(unusable)? {
-            let (name, class, capacity) = (member.name, member.class, member.capacity);
-            let since = member.enrolled;
-            print::raw(&format!(
-                "{}  {name}  {class}  {capacity} at once  enrolled {since}\n",
-                certificate.hex()
-            ));
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
-    if let Some(prefix) = &args.revoke {
-        let (certificate, member) = roll.revoke(prefix).map_err(unusable)?;
-        print::raw(&format!("removed: {} {}\n", certificate.hex(), member.name));
-        return Ok(ExitCode::SUCCESS);
-    }
     prepare("miner", role.report.log_format, &tasks, role.lifeline)?;
     measure(MetricRole::Miner, role.metrics, &tasks, &clock).await?;
     trace("miner", role.report.traces.as_ref(), &tasks, &clock)?;
     finish(muster_miner::run(config, tasks.clone(), clock).await, &tasks).await
-}
-
-/// Prints a token for one persistent executor.
-fn invite(
-    args: &Miner,
-    config: &muster_miner::Config,
-    roll: &ExecutorRegistry,
-    clock: &SharedClock,
-) -> Result<ExitCode> {
-    let Some(address) = config.persistent.address() else {
-        return Err(Failure::usage(
-            "this miner takes no persistent executors: set standing.bind in its configuration",
-        ));
-    };
-    let class = args.class.unwrap_or(config.executor.class);
-    let lives = Duration::from_secs(args.lives);
-    let terms = InvitationTerms {
-        class,
-        capacity: args.capacity,
-        lives,
-        uses: args.uses,
-    };
-    let invitation = roll.invite(address, terms, clock.now()).map_err(unusable)?;
-    print::raw(&format!("{invitation}\n"));
-    Ok(ExitCode::SUCCESS)
 }
 
 fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> Failure {

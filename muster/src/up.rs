@@ -90,6 +90,8 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
             .as_deref()
             .map_or_else(|| Ok(Vec::new()), plan::services)?,
         grader,
+        // A demonstration draws a batch as its last step, and shows those that it orders before.
+        grade_every: if is_demo { 0 } else { args.grade_every },
         may_cheat: args.demo == Some(Demonstration::Subnet),
         audits,
     };
@@ -151,7 +153,7 @@ async fn serve(
             for (name, config) in setup.further_validators(Some(&signer)) {
                 plan::write_toml(&setup.layout.config(&name), &config)?;
             }
-            let config = setup.validator(Some(signer), 0);
+            let config = setup.validator(Some(signer), setup.grade_every);
             plan::write_toml(&setup.layout.config("validator"), &config)?;
         }
     }
@@ -165,7 +167,7 @@ async fn serve(
     subnet.write(setup.layout)?;
     let report = match (args.demo, &setup.audits) {
         (None, _) => {
-            welcome(subnet);
+            welcome(subnet, setup.grade_every);
             return Err(supervisor.failure().await);
         }
         (Some(_), Some(audits)) => tokio::select! {
@@ -297,7 +299,7 @@ async fn serves_validators(subnet: &LocalSubnet) -> bool {
         .is_ok_and(|health| health.validators > 0)
 }
 
-fn welcome(subnet: &LocalSubnet) {
+fn welcome(subnet: &LocalSubnet, grade_every: u64) {
     print::line(format_args!("the subnet is up; Ctrl-C stops it"));
     print::line(format_args!("  facilitator   {}", subnet.facilitator_url()));
     print::line(format_args!(
@@ -321,6 +323,10 @@ fn welcome(subnet: &LocalSubnet) {
         print::line(format_args!("  operator      http://{address}/ of the {name}"));
     }
     print::line(format_args!("  chain         {}", subnet.chain_url()));
+    print::line(format_args!(
+        "  grading       {}",
+        plan::grading_in_words(grade_every)
+    ));
     print::line(format_args!(
         "  here only: its facilitator lets gateways and webhooks have addresses of this machine ({}), and its executors \
          run every image of this machine's engine and fetch from registries on its loopback",

@@ -9,34 +9,58 @@ use anyhow::{Context as _, anyhow};
 use muster_operator::{
     OperatorToolError, adopt_audit, check_trusted_miner, describe_routes, list_collateral, slash_miner,
 };
+use muster_process::SharedClock;
 use muster_process::operator_token::OperatorToken;
+use muster_protocol::{JobIdPrefix, JobReference};
 use muster_terminal::print;
 use serde_json::Value;
 
 use muster_local_subnet::subnet_folder::{Layout, LocalSubnet};
 
 use crate::cli::{OfValidator, Route, RouteExplain, ValidatorCommand};
+use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
 
 /// A validator answers from its own store.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the command.
-pub(crate) async fn run(command: Route) -> Result<ExitCode> {
+pub(crate) async fn run(command: Route, clock: SharedClock) -> Result<ExitCode> {
     match command {
-        Route::Explain(args) => explain(args).await,
+        Route::Explain(args) => explain(*args, clock).await,
     }
 }
 
-async fn explain(args: RouteExplain) -> Result<ExitCode> {
-    let at = address(args.state, &args.dir)?;
-    let body = ask(at, &format!("/v0/jobs/{}/route", args.job)).await?;
+async fn explain(args: RouteExplain, clock: SharedClock) -> Result<ExitCode> {
+    let at = address(args.state, &args.access.dir)?;
+    let job = match known_to_validators(&args.job) {
+        Some(beginning) => beginning,
+        None => {
+            let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
+            let job = client.find_job(&args.job).await.map_err(client_failure)?;
+            job.to_string()
+        }
+    };
+    let body = ask(at, &format!("/v0/jobs/{job}/route")).await?;
     if args.json {
         print::line(format_args!("{body:#}"));
         return Ok(ExitCode::SUCCESS);
     }
     print::raw(&describe_routes(body).context("the validator is of another version")?);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The reference in the form in which a validator finds the job: an id or the beginning of one. None for a name and for
+/// the newest job of an account, because a validator knows neither.
+fn known_to_validators(job: &JobReference) -> Option<String> {
+    match job {
+        JobReference::Id(id) => Some(id.to_string()),
+        JobReference::Text(text) => {
+            let beginning: Option<JobIdPrefix> = text.as_str().parse().ok();
+            beginning.map(|beginning| beginning.to_string())
+        }
+        JobReference::Last => None,
+    }
 }
 
 /// The commands about a running validator.
@@ -133,4 +157,21 @@ pub(crate) async fn ask(address: SocketAddr, path: &str) -> Result<Value> {
         .and_then(Value::as_str)
         .unwrap_or("it cannot say");
     Err(anyhow!("the validator at {address}: {error}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_validator_is_asked_by_ids_and_their_beginnings_and_the_facilitator_by_names() {
+        let known = |text: &str| known_to_validators(&text.parse().unwrap());
+        let id = "11111111-2222-4333-8444-555555555555";
+        assert_eq!(known(id).as_deref(), Some(id));
+        assert_eq!(known("3F0C").as_deref(), Some("3f0c"));
+        assert_eq!(known("11111111-22").as_deref(), Some("11111111-22"));
+        for text in ["@last", "train", "beginning"] {
+            assert_eq!(known(text), None, "{text}");
+        }
+    }
 }

@@ -1,4 +1,6 @@
-//! `muster wallet new` and `muster wallet show`.
+//! `muster wallet`: wallet files, and coins of a local chain.
+
+pub(crate) mod fund;
 
 use std::process::ExitCode;
 
@@ -21,7 +23,7 @@ struct WalletView {
 }
 
 /// Runs a subcommand of `muster wallet`.
-pub(crate) fn run(command: Wallet) -> Result<ExitCode> {
+pub(crate) async fn run(command: Wallet) -> Result<ExitCode> {
     let unusable = |error| Failure::new(ErrorCode::WalletUnusable, error);
     let args = match command {
         Wallet::New(args) => {
@@ -35,6 +37,7 @@ pub(crate) fn run(command: Wallet) -> Result<ExitCode> {
             args
         }
         Wallet::Show(args) => args,
+        Wallet::Fund(args) => return fund::fund(args).await,
     };
     let path = path(&args);
     let keys = wallet::read_public_keys(&path).map_err(unusable)?;

@@ -61,6 +61,12 @@ impl RunningSubnet {
             .arg("--dir")
             .arg(folder.path())
             .args(block_ms)
+            // A test grades when it wants to, and no batch takes an executor that it counts on.
+            .args(if args.contains(&"--grade-every") {
+                &[][..]
+            } else {
+                &["--grade-every", "0"]
+            })
             .args(args)
             .envs(variables.iter().copied())
             .stdin(Stdio::null())

@@ -54,7 +54,7 @@ use queue::QueueKeeper;
 pub(crate) use queue::{FirstAttempt, FirstStep};
 use queue_dispatcher::QueueDispatcher;
 use queue_in_memory::WaitingJobs;
-use running_jobs::RunningJobs;
+use running_jobs::{RunningJobs, RunningKind};
 
 use crate::miner_reports::claims;
 use crate::store::restore_ledger;
@@ -256,7 +256,12 @@ impl JobDrivers {
 
     fn spawn_driver(&self, job: DrivenJob) {
         // Registered before the task first runs, so that no cancellation is missed.
-        let cancel = self.running.register(job.request.uuid, job.cancelled.clone());
+        let kind = match self.state.is_own_check(&job.request) {
+            true => RunningKind::Check,
+            false => RunningKind::Other,
+        };
+        let cancelled = job.cancelled.clone();
+        let cancel = self.running.register(job.request.uuid, kind, cancelled);
         self.driver.spawn(job, cancel);
     }
 }

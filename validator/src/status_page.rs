@@ -25,7 +25,7 @@ use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_process::operator_token::OperatorToken;
 use muster_protocol::wire::muster::GatewayNotice;
-use muster_protocol::{Digest, FeatureSet, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{Digest, FeatureSet, JobId, JobIdPrefix, MinerKey, Timestamp, ValidatorKey};
 use muster_scoring::ObservationKind;
 use muster_store::StoreError;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,8 @@ const DEFAULT_LIMIT: u32 = 100;
 const DAY_MICROS: i64 = 24 * 3_600 * 1_000_000;
 /// Entries of each list, at most.
 const MAX_LIMIT: u32 = 1_000;
+/// Jobs that an ambiguous beginning of an id lists, at most.
+const MAX_CANDIDATES: u32 = 5;
 
 /// `GET /v0/state`.
 #[derive(Debug, Serialize)]
@@ -414,18 +416,35 @@ pub(crate) fn not_found(error: &str) -> Response {
     (StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response()
 }
 
-/// Why each attempt of a job went to its miner. 404 for a job that was never routed here, or so long ago that its
-/// routes are deleted.
+/// Why each attempt of a job went to its miner. The job is named by its id, or by a beginning that no other routed job
+/// has. 404 for a job that was never routed here, or so long ago that its routes are deleted; 409 for several jobs.
 async fn route(
     State(sources): State<StatusSources>,
-    Path(job): Path<JobId>,
+    Path(text): Path<String>,
 ) -> Result<Response, StoreUnreadable> {
-    let routes = sources.state.store.routes_of(job).await?;
-    if routes.is_empty() {
-        let error = "this validator remembers no route of that job";
-        return Ok((StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response());
+    let refused =
+        |status: StatusCode, error: String| (status, Json(json!({ "error": error }))).into_response();
+    let prefix: JobIdPrefix = match text.parse() {
+        Ok(prefix) => prefix,
+        Err(error) => return Ok(refused(StatusCode::BAD_REQUEST, error.to_string())),
+    };
+    let store = &sources.state.store;
+    let found = store.routed_jobs(&prefix, MAX_CANDIDATES).await?;
+    match found.as_slice() {
+        [] => Ok(not_found("this validator remembers no route of that job")),
+        [job] => {
+            let routes = store.routes_of(*job).await?;
+            Ok(Json(RoutesView { job: *job, routes }).into_response())
+        }
+        several => {
+            let ids: Vec<_> = several.iter().map(JobId::to_string).collect();
+            let error = format!(
+                "several jobs with routes here begin with {prefix}: {}; give more of the id",
+                ids.join(", ")
+            );
+            Ok(refused(StatusCode::CONFLICT, error))
+        }
     }
-    Ok(Json(RoutesView { job, routes }).into_response())
 }
 
 /// The store cannot be read: the log gets the cause, the caller only the error code.

@@ -133,7 +133,16 @@ impl Subnet {
         std::fs::create_dir(&folder)?;
         let log = File::create(root.join("up.log"))?;
         let up = Command::new(&program)
-            .args(["up", "--miners", "2", "--executors", "1", "--dir"])
+            .args([
+                "up",
+                "--miners",
+                "2",
+                "--executors",
+                "1",
+                "--grade-every",
+                "0",
+                "--dir",
+            ])
             .arg(&folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -74,6 +74,11 @@ fn list_outputs(folders: &JobFolders) -> OutputListing {
     })
 }
 
+/// This machine's specs; none if they cannot be read.
+pub(crate) async fn read_specs(folders: JobFolders) -> Option<Value> {
+    spawn_blocking(move || describe_machine(&folders)).await.ok()
+}
+
 /// This machine's specs, with the method that bounds the job's disk.
 fn describe_machine(folders: &JobFolders) -> Value {
     let mut specs = specs::gather(&folders.root);

@@ -3,7 +3,10 @@
 use muster_protocol::Rao;
 
 /// Reads an amount of TAO such as `0.005`, exactly.
-pub(crate) fn parse_tao(text: &str) -> Result<Rao, String> {
+///
+/// # Errors
+/// The text is no such amount; the reason as text.
+pub fn parse_tao(text: &str) -> Result<Rao, String> {
     let fault = || format!("{text} is not an amount of TAO with at most nine digits after the point");
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -21,6 +21,7 @@ mod validator_calls;
 mod wait_for_offers;
 
 pub use adopt_command::{AdoptArguments, adopt_audit};
+pub use amount::parse_tao;
 pub use audit_commands::{
     AuditOrderArguments, ExplainAuditArguments, ShowAuditArguments, fetch_bundle, list_audits, run_audits,
     show_audit,

@@ -185,10 +185,15 @@ pub fn find_cycle(cycles: &[ListedCycle], number: Option<u64>) -> Result<&Listed
 pub fn cycle_rows(cycles: &[ListedCycle]) -> impl Iterator<Item = Vec<String>> {
     cycles.iter().map(|cycle| {
         let weights = cycle.weights.iter().filter(|(_, weight)| *weight > 0);
+        let weights = match cycle.state.as_str() {
+            // It sets none; the chain has those of an earlier cycle.
+            "kept" => "kept".to_owned(),
+            _ => weights.count().to_string(),
+        };
         vec![
             cycle.number.to_string(),
             format!("{} to {}", cycle.first_block, cycle.last_block),
-            weights.count().to_string(),
+            weights,
             cycle.error.clone().unwrap_or_else(|| cycle.fate()),
         ]
     })
@@ -393,7 +398,7 @@ mod tests {
         ] }))
         .unwrap();
         let rows: Vec<_> = cycle_rows(&cycles).collect();
-        assert_eq!(rows[0][1..3], ["1 to 60", "0"]);
+        assert_eq!(rows[0][1..3], ["1 to 60", "kept"]);
         assert!(rows[0][3].contains("the chain keeps the weights"), "{rows:?}");
         assert_eq!(rows[1][2..], ["1", "on the chain since block 70"]);
         assert_eq!(rows[2][3], "the chain does not answer");

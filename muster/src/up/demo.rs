@@ -337,7 +337,8 @@ async fn drawn_batch(diary: &mut DemoSteps, setup: &Setup<'_>, signer: String) -
         .count();
     if !reasons.is_empty() || executors == 0 || proven.saturating_add(serving) != executors {
         return Err(anyhow::anyhow!(
-            "of {executors} executors in the drawn batch, {proven} were proven and {serving} served: {reasons:?}"
+            "of {executors} executors in the drawn batch, {proven} were proven and {serving} served: {}",
+            reasons.join("; ")
         )
         .into());
     }
@@ -475,7 +476,7 @@ async fn weight(diary: &DemoSteps, subnet: &LocalSubnet, netuid: Netuid) -> Resu
             .find(|(uid, weight)| *uid == miner_uid.0 && *weight > 0);
         Ok::<_, Failure>(match of_miner {
             Some((_, weight)) => DemoFinding::There(*weight),
-            None => DemoFinding::NotYet(format!("the weights {weights:?}")),
+            None => DemoFinding::NotYet(format!("{} weights, none of them the miner's", weights.len())),
         })
     };
     let weight = diary

@@ -3,6 +3,7 @@
 //! takes its weight.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
@@ -67,6 +68,27 @@ struct ListedRun {
 #[derive(Debug, Deserialize)]
 struct ListedRuns {
     runs: Vec<ListedRun>,
+}
+
+impl fmt::Display for ListedRuns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let judged = self.runs.iter().filter_map(|run| run.verdict.as_deref());
+        let verdicts: Vec<_> = judged.collect();
+        write!(
+            f,
+            "{} audits, with the verdicts: {}",
+            self.runs.len(),
+            verdicts.join(", ")
+        )
+    }
+}
+
+/// The weights of miners in a line.
+fn told_weights(weights: &BTreeMap<MinerKey, u16>) -> String {
+    let of_miners = weights
+        .iter()
+        .map(|(miner, weight)| format!("{weight} of {miner}"));
+    format!("the weights {}", of_miners.collect::<Vec<_>>().join(", "))
 }
 
 /// Runs the demonstration.
@@ -235,7 +257,7 @@ async fn verdicts(
         };
         Ok::<_, Failure>(match (of(&honest), of(&cheat)) {
             (Some(honest), Some(cheat)) if cheat.1 == "convicted" => DemoFinding::There([honest.0, cheat.0]),
-            (Some(_) | None, Some(_) | None) => DemoFinding::NotYet(format!("{listed:?}")),
+            (Some(_) | None, Some(_) | None) => DemoFinding::NotYet(listed.to_string()),
         })
     };
     let runs = diary
@@ -279,7 +301,11 @@ async fn machines(diary: &mut DemoSteps, setup: &Setup<'_>, audits: &AuditsPlan)
         let is_released = |machine| released.contains(machine);
         Ok::<_, Failure>(match provisioned.iter().all(is_released) {
             true => DemoFinding::There(released.len()),
-            false => DemoFinding::NotYet(format!("of {provisioned:?} only {released:?} were released")),
+            false => DemoFinding::NotYet(format!(
+                "{} of {} machines were released",
+                released.len(),
+                provisioned.len()
+            )),
         })
     };
     let released = diary.wait_for("the release of all machines", look).await?;
@@ -356,7 +382,7 @@ impl Weights {
             let weights = self.read().await?;
             Ok::<_, Failure>(match is(&weights) {
                 true => DemoFinding::There(weights),
-                false => DemoFinding::NotYet(format!("the weights {weights:?}")),
+                false => DemoFinding::NotYet(told_weights(&weights)),
             })
         };
         diary.wait_for(what, look).await

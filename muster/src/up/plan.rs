@@ -17,6 +17,7 @@ use url::Url;
 
 use super::audits_plan::{self, AuditsPlan, LONG_S, TrustedMinerTerms};
 use crate::failure::{Failure, Result};
+use crate::wallet::fund::WELL_KNOWN;
 
 /// Starts an executor of the demonstration. The executor that can rename the flag, the first argument, gets the
 /// Docker engine of the second argument; the rest is the executor's own command.
@@ -34,6 +35,8 @@ pub(crate) const DEMO_MODEL: &str = "parrot";
 /// wait ends with what it waits for, and Ctrl-C ends all of them, so this only ends waits that nobody watches, for what
 /// never comes. At rest a role needs a second, and a demonstration less than a minute.
 pub(super) const LIMIT: Duration = Duration::from_secs(1_800);
+/// The seconds of a day.
+const DAY_S: u64 = 24 * 3_600;
 /// A thousand TAO, in rao: enough for a permit.
 const STAKE: u64 = 1_000_000_000_000;
 
@@ -226,6 +229,11 @@ pub(crate) fn genesis(keys: &Keys, tempo: u16) -> Value {
         fund(key.hotkey());
     }
     fund(Keypair::generate().hotkey());
+    if let Ok(well_known) = Keypair::from_uri(WELL_KNOWN) {
+        // It pays for the coldkeys of miners that join.
+        let address = well_known.hotkey().to_string();
+        balances.insert(address, json!(STAKE.saturating_mul(1_000)));
+    }
     json!({
         "subnets": [{"netuid": NETUID.0, "tempo": tempo}],
         "balances": balances,
@@ -255,6 +263,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) services: Vec<Value>,
     /// The image of the grader.
     pub(crate) grader: ImageId,
+    /// The blocks between two batches of grading of the first validator, on average; 0 draws none.
+    pub(crate) grade_every: u64,
     /// Whether an executor cheats once the flag of [`Layout::cheat_flag`] is there.
     pub(crate) may_cheat: bool,
     /// The parts that the demonstration of spot checks adds.
@@ -280,7 +290,7 @@ impl Setup<'_> {
     pub(crate) fn configurations(&self) -> Vec<(String, Value)> {
         let mut all = vec![
             ("facilitator".to_owned(), self.facilitator()),
-            ("validator".to_owned(), self.validator(None, 0)),
+            ("validator".to_owned(), self.validator(None, self.grade_every)),
             ("executor".to_owned(), self.executor()),
         ];
         all.extend(self.further_validators(None));
@@ -374,6 +384,13 @@ impl Setup<'_> {
                 "images": {"always_on.test": {"image": self.grader}},
             },
         });
+        if let Some(grading) = config.get_mut("grading").and_then(Value::as_object_mut)
+            && self.grade_every > 0
+        {
+            // Batches come every half minute. None waits for the end of a job, because others would wait for the batch.
+            grading.insert("at_work_s".to_owned(), json!(0));
+            grading.insert("keep_days".to_owned(), json!(1));
+        }
         if let (Some(config), true) = (config.as_object_mut(), self.is_demonstration()) {
             let timing = ["dial_s", "reservation_s", "startup_s", "leeway_s"];
             config.insert(
@@ -498,6 +515,11 @@ impl Setup<'_> {
             executor.extend(["/usr/bin/env".into(), PathBuf::from(engine)]);
         }
         executor.extend(self.executor_command());
+        let shares = match self.grade_every {
+            0 => json!({}),
+            // Batches of every half minute use up the usual unpaid time beyond a share within hours.
+            _ => json!({"unpaid_course_s": DAY_S}),
+        };
         json!({
             "bind": address,
             "announce": address,
@@ -509,6 +531,7 @@ impl Setup<'_> {
             "drain_file": data("drain"),
             "standing": standing,
             "tls": {"certificate": data("tls").join("port.pem")},
+            "shares": shares,
             "operator": {
                 "bind": self.subnet.operator_of(name),
                 "token": self.layout.miner_token(name),
@@ -563,6 +586,16 @@ fn pages(address: Option<SocketAddr>) -> Value {
     }
 }
 
+/// How often the validator of a local subnet grades the executors, for people.
+pub(crate) fn grading_in_words(every_blocks: u64) -> String {
+    match every_blocks {
+        0 => "none by itself; `muster grade run` grades the executors once".to_owned(),
+        _ => format!(
+            "every {every_blocks} blocks on average (--grade-every 0 for none); `muster grade ls` lists the results"
+        ),
+    }
+}
+
 /// Writes a configuration as TOML, with a head that states where it comes from.
 pub(crate) fn write_toml(path: &Path, config: &Value) -> anyhow::Result<()> {
     let text = toml::to_string(config).context("a configuration that TOML cannot hold")?;
@@ -610,6 +643,7 @@ mod tests {
             image: ImageId(Digest::of(b"image")),
             services: services(&file).unwrap(),
             grader: ImageId(Digest::of(b"grader")),
+            grade_every: 60,
             may_cheat: true,
             audits: None,
         };
@@ -650,6 +684,11 @@ mod tests {
         for facilitator in [None, Some(signer.to_string())] {
             taken::<muster_validator::Config>("validator", &setup.validator(facilitator, 0));
         }
+        assert_eq!(first.1["grading"]["every_blocks"], 60);
+        assert_eq!(
+            second.1["grading"]["every_blocks"], 0,
+            "two validators' batches would find each other's leases"
+        );
         let text = toml::to_string(&setup.validator(Some(signer.to_string()), 4)).unwrap();
         let gateway = parse::<muster_validator::Config>(&text, "validator")
             .unwrap()

@@ -1,4 +1,5 @@
-//! The operators' pages of a validator and of a miner over plain sockets. `browser` looks at them.
+//! The operators' pages of a validator and of a miner over plain sockets, and their commands of the first day.
+//! `browser` looks at the pages.
 
 #![expect(
     clippy::unwrap_used,
@@ -197,4 +198,55 @@ pub(crate) fn operators_pages_want_the_token_and_change_nothing(subnet: &Running
         anyhow::Ok(is_over.then_some(()))
     })
     .unwrap();
+}
+
+/// An account that nobody has funded: the development account `//Ferdie`.
+const COLDKEY: &str = "5CiPPseXPECbkjWCa6MnjNokrgYjMqmKndv2rSnekmSK2DjL";
+
+pub(crate) fn a_coldkey_is_funded_on_the_local_chain_and_on_no_other(subnet: &RunningSubnet) {
+    let fund = |more: &[&str]| {
+        let args = ["wallet", "fund", COLDKEY, "--json"];
+        subnet.muster(&[&args[..], more].concat()).unwrap()
+    };
+    let funded = fund(&["--amount", "0.5"]);
+    assert_eq!(funded.code, Some(0), "{funded:?}");
+    let told: Value = serde_json::from_str(&funded.stdout).unwrap();
+    assert_eq!(
+        (&told["sent_rao"], &told["balance_rao"]),
+        (&500_000_000.into(), &500_000_000.into()),
+        "{told}"
+    );
+    let facilitator = format!("ws://{}", subnet.field("facilitator").unwrap());
+    for (chain, why) in [
+        ("ws://192.0.2.1:9944", "not on this machine"),
+        ("wss://chain.example:443", "no development chain"),
+        (facilitator.as_str(), "does not know the method dev_heads"),
+    ] {
+        let refused = fund(&["--chain", chain]);
+        assert_eq!(refused.code, Some(64), "{refused:?}");
+        assert!(refused.stderr.contains(why), "{refused:?}");
+    }
+}
+
+pub(crate) fn a_route_is_explained_by_the_references_of_a_job(subnet: &RunningSubnet) {
+    let args = [
+        "job",
+        "run",
+        "--name",
+        "routed",
+        subnet.demo_image(),
+        "--",
+        "words",
+    ];
+    let ended = subnet.muster(&args).unwrap();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let by_name = subnet.muster(&["route", "explain", "routed"]).unwrap();
+    assert_eq!(by_name.code, Some(0), "{by_name:?}");
+    let id = by_name.stdout.split(' ').next().unwrap();
+    for reference in [id, &id[..8], "@last"] {
+        let explained = subnet.muster(&["route", "explain", reference]).unwrap();
+        assert_eq!(explained.stdout, by_name.stdout, "{reference}: {explained:?}");
+    }
+    let nobody = subnet.muster(&["route", "explain", "nobodys-job"]).unwrap();
+    assert!(nobody.stderr.contains("E0053"), "{nobody:?}");
 }

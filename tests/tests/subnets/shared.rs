@@ -71,6 +71,12 @@ fn jobs_and_their_failures_are_seen_in_terminals_pages_logs_and_traces() {
     section("operators' pages want the token and change nothing", || {
         operators::operators_pages_want_the_token_and_change_nothing(&subnet);
     });
+    section("a coldkey is funded on the local chain and on no other", || {
+        operators::a_coldkey_is_funded_on_the_local_chain_and_on_no_other(&subnet);
+    });
+    section("a route is explained by the references of a job", || {
+        operators::a_route_is_explained_by_the_references_of_a_job(&subnet);
+    });
     section("two jobs run at once, each with its own input and output", || {
         organic::two_jobs_run_at_once_each_with_its_own_input_and_output(&subnet);
     });

@@ -253,6 +253,7 @@ impl BatchRun {
                 gather,
                 barrier_closes: started_at + spin_up.unwrap_or_default() + gather,
                 lifetime: gather + Duration::from_micros(longest) + LEASE_MARGIN,
+                at_work: Duration::from_secs(state.settings.at_work_s),
             },
             commands: BTreeMap::new(),
             reports,

@@ -46,9 +46,6 @@ const LEASE_BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(500),
     max: Duration::from_secs(8),
 };
-/// The time for which a miner is asked again whose executors work for users: their work may be about to end. A probe
-/// asks once, since an executor that is leased later is not ready in time.
-const LEASE_PATIENCE: Duration = Duration::from_secs(24);
 /// The time before the barrier closes in which no further attempt is made.
 const LAST_LEASE: Duration = Duration::from_secs(1);
 
@@ -63,6 +60,9 @@ pub(crate) struct LeaseTimes {
     pub(crate) barrier_closes: Instant,
     /// The time after which a lease ends.
     pub(crate) lifetime: Duration,
+    /// The time for which a miner is asked again whose executors work for users: their work may be about to end. A
+    /// probe asks once, since an executor that is leased later is not ready in time.
+    pub(crate) at_work: Duration,
 }
 
 impl LeaseTimes {
@@ -81,7 +81,7 @@ impl LeaseTimes {
             }
             Absence::NotLeased { .. } => {
                 let asked = now.saturating_duration_since(asked_since);
-                Some(until_barrier.min(LEASE_PATIENCE.checked_sub(asked)?))
+                Some(until_barrier.min(self.at_work.checked_sub(asked)?))
             }
             Absence::NotReady { .. } | Absence::LeftBarrier { .. } | Absence::Void { .. } => None,
         }
@@ -431,6 +431,7 @@ mod tests {
             gather: Duration::from_secs(120),
             barrier_closes: start + Duration::from_secs(120),
             lifetime: Duration::from_secs(900),
+            at_work: Duration::from_secs(24),
         };
         let refused = |is_organic| Absence::NotLeased {
             said: "busy".to_owned(),

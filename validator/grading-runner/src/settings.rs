@@ -35,6 +35,9 @@ pub struct Settings {
     pub full_course_one_in: u32,
     /// Seconds to reach the barrier, beyond the spin-up time of the slowest class; at least 1.
     pub gather_s: u64,
+    /// Seconds for which a miner is asked again whose executors work for users, before they are excused. The executors
+    /// that are ready wait meanwhile.
+    pub at_work_s: u64,
     /// The largest number of executors of one miner in a batch; at least 1.
     pub of_one: u32,
     /// The largest number of executors in a batch; at least `of_one`.
@@ -75,6 +78,7 @@ impl Default for Settings {
             probe_startup_s: 10,
             full_course_one_in: 4,
             gather_s: 120,
+            at_work_s: 24,
             of_one,
             executors,
             skew_ms: 5_000,

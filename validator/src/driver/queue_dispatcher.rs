@@ -20,7 +20,7 @@ use super::miner_choice::MinerChooser;
 use super::miner_pool::MinerPool;
 use super::queue::QueueKeeper;
 use super::queue_in_memory::WaitingJobs;
-use super::running_jobs::RunningJobs;
+use super::running_jobs::{RunningJobs, RunningKind};
 use crate::store::StoredJob;
 use crate::validator_state::ValidatorState;
 
@@ -270,7 +270,7 @@ impl QueueDispatcher {
             let mut lines = self.waiting.lock();
             // Registered while the queue is locked, so that a cancellation finds the job here or there.
             let taken = lines.start(job);
-            taken.map(|taken| (taken, self.running.register(job, None)))
+            taken.map(|taken| (taken, self.running.register(job, RunningKind::Other, None)))
         };
         let Some(((waiting, turn), cancel)) = started else {
             // It was called off while its request was read.

@@ -7,17 +7,38 @@ use muster_protocol::JobId;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The jobs that have a driver, each with the channel that carries a cancellation to its driver.
+/// The jobs that have a driver.
 #[derive(Debug, Default)]
-pub(crate) struct RunningJobs(Mutex<HashMap<JobId, watch::Sender<Option<String>>>>);
+pub(crate) struct RunningJobs(Mutex<HashMap<JobId, RunningJob>>);
+
+#[derive(Debug)]
+struct RunningJob {
+    /// Carries a cancellation to the driver.
+    cancel: watch::Sender<Option<String>>,
+    kind: RunningKind,
+}
+
+/// The kinds of running jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunningKind {
+    /// A session by which the validator checks a miner. It ends within a minute or so.
+    Check,
+    /// Every other job.
+    Other,
+}
 
 impl RunningJobs {
     /// Registers the driver of a job. The driver sees every cancellation from here on, and `cancelled`, the reason of a
     /// cancellation before.
-    pub(crate) fn register(self: &Arc<Self>, job: JobId, cancelled: Option<String>) -> CancelSignal {
-        let sender = watch::Sender::new(cancelled);
-        let reason = sender.subscribe();
-        self.0.lock().insert(job, sender);
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        job: JobId,
+        kind: RunningKind,
+        cancelled: Option<String>,
+    ) -> CancelSignal {
+        let cancel = watch::Sender::new(cancelled);
+        let reason = cancel.subscribe();
+        self.0.lock().insert(job, RunningJob { cancel, kind });
         CancelSignal {
             jobs: Arc::clone(self),
             job,
@@ -35,10 +56,16 @@ impl RunningJobs {
         self.0.lock().contains_key(&job)
     }
 
+    /// Whether one of them is a check of a miner: its executor is free again soon.
+    pub(crate) fn has_check(&self) -> bool {
+        let jobs = self.0.lock();
+        jobs.values().any(|job| job.kind == RunningKind::Check)
+    }
+
     /// Sends the cancellation of a job to its driver, if there is one.
     pub(crate) fn cancel(&self, job: JobId, reason: &str) {
-        if let Some(driver) = self.0.lock().get(&job) {
-            driver.send_replace(Some(reason.to_owned()));
+        if let Some(running) = self.0.lock().get(&job) {
+            running.cancel.send_replace(Some(reason.to_owned()));
         }
     }
 }
@@ -74,5 +101,25 @@ impl CancelSignal {
 impl Drop for CancelSignal {
     fn drop(&mut self) {
         self.jobs.0.lock().remove(&self.job);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_check_is_known_until_its_driver_ends() {
+        let jobs = Arc::new(RunningJobs::default());
+        let job = |seed| JobId::from_uuid(Uuid::from_u128(seed));
+        let _other = jobs.register(job(1), RunningKind::Other, None);
+        assert!(!jobs.has_check());
+        let check = jobs.register(job(2), RunningKind::Check, None);
+        assert!(jobs.has_check());
+        drop(check);
+        assert!(!jobs.has_check());
+        assert_eq!(jobs.count(), 1);
     }
 }

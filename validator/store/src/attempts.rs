@@ -9,7 +9,7 @@ use muster_job_messages::pay::{USUAL_OF, WorkedAttempt};
 use muster_protocol::job::{Attempt, ImageFetchFailure};
 use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::wire::route::RouteStep;
-use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, JobStatus, MinerKey, Timestamp};
+use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, JobIdPrefix, JobStatus, MinerKey, Timestamp};
 use muster_routing::{AttemptMark, RouteDecision};
 use muster_store::columns::{json_column, parse_column, read_column, time_column, to_signed, to_unsigned};
 use serde::Serialize;
@@ -289,6 +289,23 @@ impl Store {
             })
         };
         rows.iter().map(read).collect()
+    }
+
+    /// The jobs whose ids begin like this and whose routes are kept, by id; `limit` at most.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn routed_jobs(&self, prefix: &JobIdPrefix, limit: u32) -> Result<Vec<JobId>> {
+        let rows = sqlx::query(
+            "SELECT DISTINCT job_id FROM routes WHERE job_id BETWEEN $1 AND $2 ORDER BY job_id LIMIT $3",
+        )
+        .bind(prefix.first().to_string())
+        .bind(prefix.last().to_string())
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(query_error("find a job's routes by the beginning of its id"))?;
+        rows.iter().map(|row| parse_column(row, "job_id")).collect()
     }
 
     /// The decisions about a job as they are reported to its user, each with the number of its attempt.

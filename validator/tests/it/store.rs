@@ -280,6 +280,10 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
         let begun = attempt(1, 1);
         let begins = beginning(begun.clone());
         store.begin_attempt(one.uuid, &begins).await.unwrap();
+        let found = async |text: &str| store.routed_jobs(&text.parse().unwrap(), 5).await.unwrap();
+        assert_eq!(found(&one.uuid.to_string()).await, [one.uuid]);
+        assert_eq!(found(&one.uuid.to_string()[..3]).await, [one.uuid]);
+        assert!(found("f00d").await.is_empty());
         assert_eq!(store.routes_of(one.uuid).await.unwrap()[0].decision, decision());
         let history = async |since| store.history(NOW(since), NOW(since)).await.unwrap();
         let open = history(99).await;

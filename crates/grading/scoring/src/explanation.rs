@@ -11,9 +11,10 @@ use crate::agreed_capacity::AgreedCapacity;
 use crate::class_points::Member;
 use crate::score_cycle::score_cycle;
 use crate::score_terms::{ClassTerms, Terms};
-use crate::scores::Scores;
+use crate::scores::{Score, Scores};
 use crate::snapshot::ScoringSnapshot;
 use crate::snapshot_rows::OnchainWeight;
+use crate::vesting::{VESTING_CYCLES, earlier_points};
 use crate::zero_reasons::ZeroReason;
 
 /// The terms of one miner's weight in one cycle.
@@ -35,8 +36,13 @@ pub struct MinerExplanation {
     pub main_hotkey: Option<Hotkey>,
     /// The points of this cycle after the split.
     pub points: u64,
-    /// The points that are paid with this cycle: a twentieth of those of this cycle and of the nineteen before.
+    /// The points of the neuron in the nineteen cycles before.
+    pub earlier: u64,
+    /// The points that are paid with this cycle: a twentieth of those of this cycle and of the nineteen before, rounded
+    /// down. 0 if the cycle pays nobody, or if the miner is convicted.
     pub vested: u64,
+    /// The points of the miner that is paid most with this cycle. It has the weight 65,535, and the others their share.
+    pub most_vested: u64,
     /// In a cycle that pays nobody, the terms of the weight that stands.
     pub standing: Option<StandingTerms>,
     /// The weight that the chain has after the cycle, of 65,535.
@@ -122,7 +128,9 @@ pub fn explain(snapshot: &ScoringSnapshot, miner: MinerKey) -> Option<MinerExpla
         earned: of(&terms.earned),
         main_hotkey,
         points: of(&terms.points),
+        earlier: earlier_points(neuron, &snapshot.history),
         vested: score.map_or(0, |score| score.paid_points()),
+        most_vested: scores.scores.iter().map(Score::paid_points).max().unwrap_or(0),
         standing,
         weight,
         zero: scores
@@ -227,17 +235,50 @@ impl fmt::Display for MinerExplanation {
             "after the split over the coldkey's hotkeys: {} points",
             self.points
         )?;
+        let (points, earlier, due) = (self.points, self.earlier, self.due());
         writeln!(
             f,
-            "paid with this cycle (a twentieth of the last twenty): {} points",
-            self.vested
+            "due with this cycle: ({points} of this cycle + {earlier} of the {} before) / {VESTING_CYCLES} = {due} points, \
+             rounded down",
+            VESTING_CYCLES.saturating_sub(1)
         )?;
+        if self.vested != due {
+            writeln!(f, "paid with this cycle: {} points", self.vested)?;
+        }
         if let Some(standing) = &self.standing {
             write!(f, "{standing}")?;
         }
-        match &self.zero {
-            Some(why) => writeln!(f, "weight: 0, because {why}"),
-            None => writeln!(f, "weight: {} of 65535", self.weight),
+        self.write_weight(f)
+    }
+}
+
+impl MinerExplanation {
+    /// The points that fall due with this cycle, whether or not it pays them.
+    fn due(&self) -> u64 {
+        let sum = u128::from(self.points).saturating_add(self.earlier.into());
+        let due = sum.checked_div(VESTING_CYCLES as u128).unwrap_or(0);
+        u64::try_from(due).unwrap_or(u64::MAX)
+    }
+
+    fn write_weight(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let weight = self.weight;
+        match (&self.zero, &self.standing) {
+            (Some(why), _) => writeln!(f, "weight: 0, because {why}"),
+            (None, Some(standing)) if standing.before == weight => {
+                writeln!(f, "weight: kept: the chain has {weight} of 65535")
+            }
+            (None, Some(standing)) => {
+                writeln!(
+                    f,
+                    "weight: {weight} of 65535, set anew; it was {}",
+                    standing.before
+                )
+            }
+            (None, None) => writeln!(
+                f,
+                "weight: {weight} of 65535, which is 65535 * {} / {} points of the miner that is paid most, rounded",
+                self.vested, self.most_vested
+            ),
         }
     }
 }
@@ -247,7 +288,7 @@ impl fmt::Display for StandingTerms {
         let before = self.before;
         writeln!(
             f,
-            "the cycle pays nobody, so the earlier weights stand: that of this uid was {before}"
+            "the cycle pays nobody, so the earlier weights stand: that of this uid is {before}"
         )?;
         if self.burns {
             writeln!(f, "it burns the weights of neurons that may not keep theirs")?;

@@ -84,6 +84,11 @@ pub(crate) fn vest(
         .collect()
 }
 
+/// The points of a neuron in the nineteen cycles before this one, of which this cycle pays a twentieth.
+pub(crate) fn earlier_points(neuron: &Neuron, history: &[PastCycle]) -> u64 {
+    u64::try_from(Past::index(history).of(neuron)).unwrap_or(u64::MAX)
+}
+
 /// The points of earlier cycles, by the identity of their neurons.
 struct Past {
     /// By coldkey, uid and block of registration: a swapped hotkey changes none of them.

@@ -5,8 +5,8 @@ use muster_protocol::ErrorCode;
 use crate::machine_verdict::machine_facts::{
     ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, RemoteFacts,
 };
-use crate::machine_verdict::miner;
 use crate::machine_verdict::verdict::{Purpose, Severity, Verdict};
+use crate::machine_verdict::{class_hardware, is_example, miner};
 
 const GIB: u64 = 1024 * 1024 * 1024;
 /// Images and a job's data need more than this.
@@ -34,7 +34,11 @@ pub fn judge(facts: &MachineFacts, purpose: Purpose) -> Vec<Verdict> {
     verdicts.push(chain(facts.chain.as_ref(), purpose));
     verdicts.push(facilitator(facts.facilitator.as_ref(), purpose));
     verdicts.push(login(&facts.login, purpose));
-    verdicts.extend(facts.miner.iter().flat_map(miner::judge));
+    if let Some(miner) = &facts.miner {
+        let promised = miner.promised.iter();
+        verdicts.extend(promised.map(|promised| class_hardware::judge(promised, facts.hardware, &facts.gpu)));
+        verdicts.extend(miner::judge(miner));
+    }
     verdicts
 }
 
@@ -303,12 +307,18 @@ fn remote(check: &'static str, remote: &RemoteFacts, needed: bool, code: ErrorCo
     if let Some(says) = says {
         return Verdict::fine(check, format!("{url} answers: {says}"));
     }
-    let why = error.as_deref().unwrap_or("it was not asked");
     let state = if needed {
         Severity::Failure
     } else {
         Severity::Warning
     };
+    if is_example(url) {
+        let says = format!("{url} is still the example, so it was not asked");
+        return Verdict::new(check, state, says).advising(format!(
+            "name the {check} that you use, in the configuration or on the command line"
+        ));
+    }
+    let why = error.as_deref().unwrap_or("it was not asked");
     Verdict::new(check, state, format!("{url} does not answer: {why}"))
         .coded(code)
         .advising("is it running, and does a firewall or a proxy stand between? Try it from another machine")
@@ -333,6 +343,7 @@ fn login(login: &LoginFacts, purpose: Purpose) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine_verdict::machine_facts::HardwareFacts;
     use crate::machine_verdict::verdict::worst_severity;
 
     const ALL: [Purpose; 5] = [
@@ -386,6 +397,7 @@ mod tests {
                 error: None,
                 toolkit: Some("1.17.8".to_owned()),
             },
+            hardware: HardwareFacts::default(),
             miner: None,
         }
     }
@@ -572,6 +584,20 @@ mod tests {
         assert_eq!(state_of(&facts, Purpose::Miner, "login"), Severity::Note);
         facts.chain = None;
         assert_eq!(state_of(&facts, Purpose::Validator, "chain"), Severity::Warning);
+    }
+
+    #[test]
+    fn an_example_that_was_left_in_place_is_named_as_one() {
+        let mut facts = well();
+        facts.chain = Some(RemoteFacts {
+            url: "wss://chain.example:443".to_owned(),
+            ..RemoteFacts::default()
+        });
+        let verdicts = judge(&facts, Purpose::Miner);
+        let chain = verdicts.iter().find(|verdict| verdict.check == "chain").unwrap();
+        assert_eq!(chain.state, Severity::Failure);
+        assert!(chain.says.contains("still the example"), "{chain:?}");
+        assert!(!chain.advice.contains("firewall"), "{chain:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Facts about a machine, without any judgement.
 
+use muster_protocol::ExecutorClass;
 use serde::{Deserialize, Serialize};
 
 /// All facts. A fact that was not gathered is absent.
@@ -21,6 +22,9 @@ pub struct MachineFacts {
     pub login: LoginFacts,
     /// The NVIDIA cards.
     pub gpu: GpuFacts,
+    /// Processors and memory.
+    #[serde(default)]
+    pub hardware: HardwareFacts,
     /// The miner of a configuration, if one is given.
     pub miner: Option<MinerFacts>,
 }
@@ -48,6 +52,36 @@ pub struct MinerFacts {
     pub unanswered: Option<String>,
     /// The pools that have an engine.
     pub pools: Vec<PoolFacts>,
+    /// The executors that the miner starts on this machine, by pool.
+    #[serde(default)]
+    pub promised: Vec<PromisedExecutors>,
+    /// The addresses that executors dial, if the configuration names them or the executors are elsewhere.
+    #[serde(default)]
+    pub dials: Vec<DialFacts>,
+}
+
+/// The executors of one pool that run on this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromisedExecutors {
+    /// The pool's name in the configuration; `own` for `[executor]` itself.
+    pub pool: String,
+    /// The class that validators are told.
+    pub class: ExecutorClass,
+    /// The executors at one time.
+    pub count: u32,
+}
+
+/// The address at which executors of a pool find the miner.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DialFacts {
+    /// The names of the pools.
+    pub pools: Vec<String>,
+    /// The address, `ws://HOST:PORT`.
+    pub address: String,
+    /// Whether the executors are on other machines.
+    pub is_from_elsewhere: bool,
+    /// The reason for which the miner does not answer there; absent if it answers, or if nobody was asked.
+    pub unanswered: Option<String>,
 }
 
 /// A pool of executors on an engine.
@@ -120,7 +154,7 @@ pub struct ClockFacts {
 pub struct RemoteFacts {
     /// The URL of the service.
     pub url: String,
-    /// The service's own description; absent if it does not answer.
+    /// The state of the service in a few words; absent if it does not answer.
     pub says: Option<String>,
     /// Why it does not.
     pub error: Option<String>,
@@ -133,6 +167,15 @@ pub struct LoginFacts {
     pub whom: Option<String>,
     /// Why there is nobody.
     pub error: Option<String>,
+}
+
+/// Processors and memory of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HardwareFacts {
+    /// The processors that this process may use.
+    pub cpus: u64,
+    /// Main memory in bytes.
+    pub memory: u64,
 }
 
 /// The NVIDIA cards, and the way of containers to them.

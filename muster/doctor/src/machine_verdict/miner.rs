@@ -1,6 +1,9 @@
 //! Verdicts over a miner's configuration: its registration, its announcement, its certificate, its port, its pools.
 
-use crate::machine_verdict::machine_facts::{MinerFacts, PoolFacts};
+use std::net::SocketAddr;
+
+use crate::machine_verdict::is_example;
+use crate::machine_verdict::machine_facts::{DialFacts, MinerFacts, PoolFacts};
 use crate::machine_verdict::verdict::{Severity, Verdict};
 
 /// Every verdict, in the order in which one would mend things.
@@ -11,6 +14,7 @@ pub(crate) fn judge(miner: &MinerFacts) -> Vec<Verdict> {
         verdicts.push(certificate(miner));
     }
     verdicts.push(port(miner));
+    verdicts.extend(miner.dials.iter().map(dial));
     verdicts.extend(miner.pools.iter().map(pool));
     verdicts
 }
@@ -102,6 +106,12 @@ fn certificate(miner: &MinerFacts) -> Verdict {
 fn port(miner: &MinerFacts) -> Verdict {
     const CHECK: &str = "reachable";
     let address = &miner.address;
+    if is_example(address) {
+        let says =
+            format!("the configuration announces {address}, which is still the example; it was not dialled");
+        return Verdict::new(CHECK, Severity::Failure, says)
+            .advising("set announce to the address of this machine at which validators reach it");
+    }
     match &miner.unanswered {
         None => Verdict::fine(
             CHECK,
@@ -115,6 +125,47 @@ fn port(miner: &MinerFacts) -> Verdict {
         .advising(
             "start it; forward the port to it, as TCP: a proxy that ends TLS shows another certificate",
         ),
+    }
+}
+
+/// The address that executors dial, asked from this machine.
+fn dial(dial: &DialFacts) -> Verdict {
+    const CHECK: &str = "dial";
+    let DialFacts { address, .. } = dial;
+    let pools = dial.pools.join(", ");
+    if is_example(address) {
+        let says = format!(
+            "the executors of {pools} are to dial {address}, which is still the example; it was not dialled"
+        );
+        return Verdict::new(CHECK, Severity::Failure, says)
+            .advising("set dial of the pool, or executor.dial, to an address of this miner that they reach");
+    }
+    if dial.is_from_elsewhere && is_this_machine_only(address) {
+        let says = format!("the executors of {pools} are to dial {address}, which only this machine reaches");
+        return Verdict::new(CHECK, Severity::Warning, says)
+            .advising("set dial of the pool, or executor.dial, unless they run on this machine");
+    }
+    match &dial.unanswered {
+        None => Verdict::fine(
+            CHECK,
+            format!("the miner answers at {address}, which the executors of {pools} dial, asked from here"),
+        ),
+        Some(why) => Verdict::new(
+            CHECK,
+            Severity::Warning,
+            format!("the miner does not answer at {address}, which the executors of {pools} dial: {why}"),
+        )
+        .advising("start it; dial is a port of this miner, and wss:// is the certificate of its own port"),
+    }
+}
+
+/// Whether an address is one of loopback, or of no machine.
+fn is_this_machine_only(address: &str) -> bool {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let socket: Result<SocketAddr, _> = rest.trim_end_matches('/').parse();
+    match socket {
+        Ok(socket) => socket.ip().is_loopback() || socket.ip().is_unspecified(),
+        Err(_) => rest.starts_with("localhost:"),
     }
 }
 
@@ -157,8 +208,8 @@ mod tests {
             hotkey: Some("5F…".to_owned()),
             netuid: 3,
             registered: Some(true),
-            address: "203.0.113.7:8092".to_owned(),
-            chain_address: Some("203.0.113.7:8092".to_owned()),
+            address: "198.18.0.7:8092".to_owned(),
+            chain_address: Some("198.18.0.7:8092".to_owned()),
             certificate: Some("sha256:aa".to_owned()),
             chain_certificate: Some("sha256:aa".to_owned()),
             pools: vec![PoolFacts {
@@ -167,6 +218,12 @@ mod tests {
                 count: 8,
                 places: Some(8),
                 error: None,
+            }],
+            dials: vec![DialFacts {
+                pools: vec!["h100".to_owned()],
+                address: "ws://198.18.0.7:8092".to_owned(),
+                is_from_elsewhere: true,
+                unanswered: None,
             }],
             ..MinerFacts::default()
         }
@@ -235,5 +292,33 @@ mod tests {
             miner.pools[0].places = places;
             assert_eq!(state_of(&miner, "pool"), expected, "{places:?}");
         }
+    }
+
+    #[test]
+    fn the_address_that_executors_dial_is_judged() {
+        for (address, is_from_elsewhere, unanswered, expected) in [
+            ("wss://198.18.0.7:8092", true, None, Severity::Fine),
+            ("wss://198.18.0.7:8092", true, Some("refused"), Severity::Warning),
+            ("ws://127.0.0.1:8092", true, None, Severity::Warning),
+            ("ws://0.0.0.0:8092/", true, None, Severity::Warning),
+            ("ws://127.0.0.1:8092", false, None, Severity::Fine),
+            ("ws://miner.example:8092", true, None, Severity::Failure),
+        ] {
+            let mut miner = well();
+            miner.dials[0] = DialFacts {
+                pools: vec!["h100".to_owned()],
+                address: address.to_owned(),
+                is_from_elsewhere,
+                unanswered: unanswered.map(str::to_owned),
+            };
+            assert_eq!(state_of(&miner, "dial"), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn an_announced_example_is_named_as_one() {
+        let mut miner = well();
+        miner.address = "203.0.113.7:8092".to_owned();
+        assert_eq!(state_of(&miner, "reachable"), Severity::Failure);
     }
 }

@@ -21,6 +21,10 @@ use super::super::running_jobs::{CancelSignal, RunningJobs};
 use crate::store::{NewAttempt, StoredAttempt};
 use crate::validator_state::ValidatorState;
 
+/// The time for which a check of miners keeps executors, at most in the usual case: a batch of grading whose executors
+/// are free is over within seconds.
+const CHECK_LASTS: Duration = Duration::from_secs(60);
+
 /// Keeps the waiting jobs in memory as they are in the store: lets jobs in, ends those that leave without an attempt,
 /// and shows them.
 #[derive(Debug)]
@@ -121,11 +125,16 @@ impl QueueKeeper {
     }
 
     /// How long a job may wait in all. A job that may not wait has the shortest time that there is, so that the
-    /// dispatcher looks once for a miner.
+    /// dispatcher looks once for a miner. While the validator itself checks miners, a user's job may wait for the end
+    /// of that in any case: the executors that it finds at work are not at work for users.
     pub(in crate::driver) fn wait_limit(&self, request: &UserJobRequest) -> Duration {
         let limit = request.terms().queue_time_limit;
         let limit = Duration::from_secs(limit.unwrap_or(self.state.config.queue.default_s));
-        limit.max(Duration::from_micros(1))
+        let least = match !self.state.is_own(request) && self.running.has_check() {
+            true => CHECK_LASTS,
+            false => Duration::from_micros(1),
+        };
+        limit.max(least)
     }
 
     /// Lets a new job wait that is in the store with its place.

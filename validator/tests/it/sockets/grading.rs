@@ -10,15 +10,22 @@ use muster_grading::judgement::{Judgement, Why};
 use muster_grading::replay::replay;
 use muster_grading_runner::GraderImage;
 use muster_hardware_proof::InstructionSet;
-use muster_identity::{countersign, offer_receipt};
+use muster_identity::{Keypair, countersign, offer_receipt, sign_terms};
 use muster_process::Clock as _;
+use muster_process::operator_token::OperatorToken;
+use muster_protocol::job::JobTerms;
 use muster_protocol::receipt::{StartedReceipt, StartedTag};
-use muster_protocol::wire::facilitator::ToFacilitator;
-use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, MinerKey, ReceiptPayload, ValidatorKey};
+use muster_protocol::status::JobStatus;
+use muster_protocol::wire::facilitator::{ToFacilitator, UserJobRequest};
+use muster_protocol::wire::muster::JobExtension;
+use muster_protocol::{
+    AttemptId, Digest, ExecutorClass, ImageId, MinerKey, ReceiptPayload, Timestamp, ValidatorKey,
+};
 use muster_session_pool::Service;
 use serde_json::json;
 use uuid::Uuid;
 
+use crate::sockets::support::facilitator::job;
 use crate::sockets::support::fleet::{Behaviour, Fleet};
 use crate::sockets::support::miner::Miner;
 use crate::sockets::support::{World, within};
@@ -144,6 +151,69 @@ async fn a_miner_that_does_not_say_what_it_has_gets_a_zero_with_its_reason_and_n
         );
     }
     assert!(rows(&world, talking.key()).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_job_that_may_not_wait_waits_while_its_validator_grades() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = grading(&[&miner]).await;
+    begin(&mut world).await;
+    let fleet = Fleet::new(&miner.keypair);
+    fleet.expect(&[Behaviour::Honest, Behaviour::Last]);
+    let token = OperatorToken::read(&world.config.operator_token).unwrap();
+    let url = world.status_url("/v0/batches?kind=announced").await;
+    let request = reqwest::Client::new()
+        .post(url)
+        .header("authorization", token.authorization());
+    let hasty = hasty_job();
+    let submitted = async {
+        world
+            .until_queue("both executors in the batch", |queue| {
+                queue["lines"][0]["at_work"] == 2
+            })
+            .await;
+        world.facilitator.submit(&hasty).await;
+        world.facilitator.expect(JobStatus::Received).await;
+        let queue = world
+            .until_queue("the job in the queue", |queue| {
+                queue["jobs"][0]["job"].is_string()
+            })
+            .await;
+        let time = |name: &str| {
+            let time: Timestamp = serde_json::from_value(queue["jobs"][0][name].clone()).unwrap();
+            time
+        };
+        assert_eq!(time("deadline").since(time("since")).as_secs(), 60, "{queue}");
+        world.facilitator.cancel(hasty.uuid, "seen").await;
+        world.facilitator.expect(JobStatus::Failed).await;
+        fleet.let_the_last_one_come();
+    };
+    let began = tokio::select! {
+        () = fleet.stand(&mut miner, 2) => panic!("it is there"),
+        (began, ()) = async { tokio::join!(within("a batch", request.send()), submitted) } => began.unwrap(),
+    };
+    assert!(began.status().is_success(), "{began:?}");
+}
+
+/// A user's job that no queue may keep.
+fn hasty_job() -> UserJobRequest {
+    let mut hasty = job("//Alice", 1);
+    let terms = JobTerms {
+        queue_time_limit: Some(0),
+        ..JobTerms::default()
+    };
+    let user = Keypair::from_uri("//Alice").unwrap();
+    let signature = sign_terms(&user, &terms, &hasty.signed_digest());
+    hasty.muster = Some(Box::new(JobExtension {
+        registry: None,
+        traceparent: None,
+        account: None,
+        terms: Some(terms),
+        signature: Some(signature),
+        checkpoints: None,
+        output: None,
+    }));
+    hasty
 }
 
 /// The text that `muster grade explain` shows.

@@ -329,8 +329,14 @@ async fn why_a_job_went_where_it_went_can_be_asked() {
         .map(|passed| passed["reason"]["why"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(reasons, ["own_hotkey", "already_tried"]);
-    let nobody = world
-        .get(&format!("/v0/jobs/{}/route", uuid::Uuid::new_v4()))
-        .await;
-    assert!(nobody["error"].as_str().unwrap().contains("remembers no route"));
+    let beginning = &job.uuid.to_string()[..8];
+    let by_beginning = world.get(&format!("/v0/jobs/{beginning}/route")).await;
+    assert_eq!(by_beginning, told);
+    for (wrong, said) in [
+        (uuid::Uuid::new_v4().to_string(), "remembers no route"),
+        ("train".to_owned(), "hexadecimal"),
+    ] {
+        let refused = world.get(&format!("/v0/jobs/{wrong}/route")).await;
+        assert!(refused["error"].as_str().unwrap().contains(said), "{refused}");
+    }
 }

@@ -92,9 +92,9 @@ fn a_conviction_after_the_last_vesting_burns_the_weight_that_stands() {
     assert_eq!(unburned.standing, snapshot.standing, "the next cycle tries again");
     let text = explain(&snapshot, miner(1)).unwrap().to_string();
     for part in [
-        "of this uid was 65535",
+        "of this uid is 65535",
         "no neuron of the subnet burns",
-        "weight: 65535 of 65535",
+        "weight: kept: the chain has 65535 of 65535",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -110,9 +110,9 @@ fn a_conviction_after_the_last_vesting_burns_the_weight_that_stands() {
     );
     let text = explain(&snapshot, miner(9)).unwrap().to_string();
     for part in [
-        "of this uid was 0",
+        "of this uid is 0",
         "it burns the weights",
-        "weight: 65535 of 65535",
+        "weight: 65535 of 65535, set anew; it was 0",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -187,6 +187,73 @@ fn every_term_of_a_weight_is_named() {
             .ends_with("weight: 0, because it is this validator\n")
     );
     assert_eq!(explain(&snapshot, miner(77)), None);
+}
+
+/// The whole numbers in a text, in their order.
+fn numbers(text: &str) -> Vec<u128> {
+    let words = text.split(|c: char| !c.is_ascii_digit());
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The numbers of the line that begins like this.
+fn numbers_of(text: &str, begins: &str) -> Vec<u128> {
+    let line = text.lines().find(|line| line.starts_with(begins));
+    numbers(line.unwrap_or_default())
+}
+
+#[test]
+fn the_printed_terms_of_the_vesting_and_of_the_weight_give_the_printed_results() {
+    let mut snapshot = snapshot(&[(1, 101), (2, 102)], vec![paid(1, 1, "10"), paid(2, 2, "37")]);
+    let past = |cycle, of: usize, points| PastCycle {
+        cycle,
+        rows: vec![PastPoints {
+            neuron: snapshot.neurons[of],
+            points,
+        }],
+    };
+    // The oldest of the twenty-one cycles before is over.
+    snapshot.history = (0..21).map(|cycle| past(cycle, 1, 1_000_003)).collect();
+    for (of, earlier) in [(1, 19 * 1_000_003), (2, 0)] {
+        let text = explain(&snapshot, miner(of)).unwrap().to_string();
+        let earned: u128 = text
+            .lines()
+            .filter(|line| line.starts_with("  points: "))
+            .map(|line| numbers(line)[0])
+            .sum();
+        let points = numbers_of(&text, "earned in this cycle")[0];
+        assert_eq!(earned, points, "{text}");
+        let due = numbers_of(&text, "due with this cycle");
+        assert_eq!(due[..4], [points, earlier, 19, 20], "{text}");
+        assert_eq!((due[0] + due[1]) / due[3], due[4], "{text}");
+        let weight = numbers_of(&text, "weight: ");
+        let [printed, all, full, vested, most] = weight[..] else {
+            panic!("{weight:?}: {text}")
+        };
+        assert_eq!((all, full, vested), (65_535, 65_535, due[4]), "{text}");
+        assert_eq!((full * vested * 2 + most) / (most * 2), printed, "{text}");
+    }
+    let (_, weights) = score_cycle(&snapshot);
+    assert!(weights.iter().all(|(_, weight)| *weight > 0), "{weights:?}");
+}
+
+#[test]
+fn a_cycle_that_pays_nobody_prints_what_is_due_and_that_it_is_not_paid() {
+    let mut snapshot = snapshot(&[(1, 101)], vec![]);
+    let neuron = snapshot.neurons[1];
+    let rows = vec![PastPoints { neuron, points: 400 }];
+    snapshot.history = vec![PastCycle { cycle: 1, rows }];
+    snapshot.standing = vec![OnchainWeight {
+        neuron,
+        weight: 65_535,
+    }];
+    let text = explain(&snapshot, miner(1)).unwrap().to_string();
+    for part in [
+        "(0 of this cycle + 400 of the 19 before) / 20 = 20 points",
+        "paid with this cycle: 0 points",
+        "weight: kept: the chain has 65535 of 65535",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! One miner: the machines that it claims, and the grades that it got.
 
 use maud::{Markup, html};
-use muster_page_layout::text::{number, plain};
+use muster_page_layout::text::{bytes, number, plain};
 use muster_protocol::Timestamp;
 use muster_protocol::wire::machines::MinerNotice;
 use muster_status_views::validator::{GradesStatus, MinersStatus};
@@ -83,6 +83,44 @@ fn claims(miner: &MinerNotice, now: Timestamp) -> Markup {
             ("Offers", miner.claims.offers.iter().map(|offer| format!("{} × {}", offer.executors, offer.class)).collect::<Vec<_>>().join(", "), false),
             ("Proven", miner.proven.iter().map(|class| format!("{} of {} {}", class.proven, class.challenged, class.class)).collect::<Vec<_>>().join(", "), false),
         ]))
-        (section("machines", "Machines, as the miner claims them", &table("Machines", columns, &rows, "It tells nothing of its machines.")))
+        (section("hardware", "Hardware, as the miner claims it", &hardware(miner, now)))
+        (section("machines", "Load of persistent executors, as the miner claims it", &table("Machines", columns, &rows, "It tells nothing of such executors.")))
     }
+}
+
+/// The machine that served last as an executor of each class.
+fn hardware(miner: &MinerNotice, now: Timestamp) -> Markup {
+    let stated = |amount: u64, text: String| if amount == 0 { "—".to_owned() } else { text };
+    let rows: Vec<_> = miner
+        .claims
+        .specs
+        .iter()
+        .map(|specs| {
+            let processors = format!("{} × {}", specs.cores, specs.cpu);
+            [
+                html! { span.mono { (specs.class) } },
+                words(&stated(specs.cores, processors)),
+                html! { (stated(specs.memory, bytes(specs.memory))) },
+                html! { (stated(specs.disk, bytes(specs.disk))) },
+                words(&specs.gpus.join(", ")),
+                words(&specs.os),
+                when(Some(specs.told_at), now),
+            ]
+        })
+        .collect();
+    let columns = [
+        Column::Text("Class"),
+        Column::Text("Processors"),
+        Column::Number("Memory"),
+        Column::Number("Disk"),
+        Column::Text("GPUs"),
+        Column::Text("System"),
+        Column::Text("Told"),
+    ];
+    table(
+        "Hardware",
+        columns,
+        &rows,
+        "None of its executors has run anything for this validator yet.",
+    )
 }

@@ -45,7 +45,9 @@ fn subnet_status() -> CallAnswer<SubnetStatus> {
 fn miners_status() -> CallAnswer<MinersStatus> {
     read(
         r#"{"miners":[{"miner":"MINER","proven":[{"class":"always_on.test","challenged":3,"proven":2,"block":9}],
-        "claims":{"offers":[{"class":"always_on.test","executors":3}],"specs":[],
+        "claims":{"offers":[{"class":"always_on.test","executors":3}],"specs":[
+        {"class":"always_on.test","told_at":"1970-01-01T02:46:30Z","cpu":"HOSTILE","cores":16,"memory":34359738368,
+        "disk":0,"os":"HOSTILE","gpus":["HOSTILE"]}],
         "machines":[{"name":"HOSTILE","class":"always_on.test","at":"1970-01-01T02:46:30Z","cpu_permille":350,"memory_total":1,
         "memory_used":1,"disk_total":1,"disk_used":1,"gpus":0,"gpu_percent":0,"gpu_memory_total":0,"gpu_memory_used":0}]}}]}"#,
     )
@@ -111,6 +113,11 @@ fn a_weight_that_the_chain_shows_otherwise_is_marked_and_the_score_is_explained(
         of("subnet").contains("<span class=\"bad\">100</span>"),
         "{}",
         of("subnet")
+    );
+    assert!(
+        of("miner").contains("16 × ") && of("miner").contains("32.0 GiB"),
+        "{}",
+        of("miner")
     );
     assert!(
         of("subnet")
