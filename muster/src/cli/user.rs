@@ -661,8 +661,8 @@ pub(crate) struct Doctor {
 #[derive(Debug, Args)]
 #[command(after_help = "For bash, in ~/.bashrc: source <(muster completions bash)
 
-The script asks this program at each Tab, also for jobs, files, classes and models of your account. What the facilitator
-told lies in ~/.cache/muster for that. With --static it knows the commands and their options only.")]
+The script asks this program at each Tab, also for jobs, files, classes and models of your account. The facilitator's
+answers lie in ~/.cache/muster for that. With --static it knows the commands and their options only.")]
 pub(crate) struct Completions {
     /// The shell to complete for.
     #[arg(value_enum, required_unless_present = "renew")]
