@@ -106,7 +106,8 @@ impl ChainFollower {
             let digest = certificate.as_mut().map(|seen| *seen.borrow_and_update());
             let serve = || client.serve_axon_tls(&self.key, self.netuid, address, digest);
             self.until_done("announce the address", serve).await;
-            tracing::info!(%address, certificate = ?digest, netuid = %self.netuid, "the address is on the chain");
+            let certificate_shown = digest.map(tracing::field::display);
+            tracing::info!(%address, certificate = certificate_shown, netuid = %self.netuid, "the address is on the chain");
             let stated = manifest.borrow_and_update().clone();
             let is_stated = self.commit_manifest(client, &stated).await;
             let rotated = async {
