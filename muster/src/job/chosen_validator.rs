@@ -1,9 +1,10 @@
 //! The validator that routes a job whose user named none.
 
 use muster_client::{Client, Credential};
+use muster_protocol::ValidatorKey;
 use muster_protocol::rest::{ClassOffer, SubnetCapacity, ValidatorCapacity};
-use muster_protocol::{ExecutorClass, ValidatorKey};
 
+use crate::cli::user::JobRun;
 use crate::facilitator_access::{FacilitatorAccess, client_failure};
 use crate::failure::{Failure, Result};
 
@@ -15,7 +16,7 @@ use crate::failure::{Failure, Result};
 pub(super) async fn validator_for(
     access: &FacilitatorAccess,
     client: &Client,
-    class: ExecutorClass,
+    args: &JobRun,
 ) -> Result<ValidatorKey> {
     if let Some(named) = access.validator {
         return Ok(named);
@@ -23,13 +24,17 @@ pub(super) async fn validator_for(
     let capacity = client.subnet().await.map_err(client_failure)?;
     // The facilitator signs the jobs of an API key. A hotkey's owner decides who gets what they sign.
     let may_choose = matches!(access.credential, Credential::Key(_));
-    choose(&capacity, class, may_choose).map_err(Failure::usage)
+    let fits = |offer: &ClassOffer| match args.machine.is_given() {
+        true => args.machine.choose(std::slice::from_ref(offer)).is_ok(),
+        false => offer.class == args.class,
+    };
+    choose(&capacity, fits, may_choose).map_err(Failure::usage)
 }
 
-/// The only validator, or, where the choice is free, the one at which a job of the class starts first.
+/// The only validator, or, where the choice is free, the one at which a job starts first on an executor that fits.
 fn choose(
     capacity: &SubnetCapacity,
-    class: ExecutorClass,
+    fits: impl Fn(&ClassOffer) -> bool,
     may_choose: bool,
 ) -> std::result::Result<ValidatorKey, String> {
     match &capacity.results[..] {
@@ -41,21 +46,20 @@ fn choose(
         [only] => Ok(only.validator),
         several if may_choose => several
             .iter()
-            .filter_map(|validator| Some((validator, offer_of(validator, class)?)))
-            .min_by_key(|(_, offer)| start_order(offer))
+            .filter_map(|validator| {
+                let classes = validator.classes.iter();
+                let fitting = classes.filter(|offer| offer.executors > 0 && fits(offer));
+                Some((validator, fitting.map(start_order).min()?))
+            })
+            .min_by_key(|(_, order)| *order)
             .map(|(validator, _)| validator.validator)
-            .ok_or_else(|| format!("no validator offers {class}; they offer:\n{}", listed(several))),
+            .ok_or_else(|| format!("no validator has an executor that the job needs; they offer:\n{}", listed(several))),
         several => Err(format!(
             "several validators take jobs here, and a job that your hotkey signs needs your choice: give --validator \
              ADDRESS, or have one remembered by `muster login --validator ADDRESS`:\n{}",
             listed(several)
         )),
     }
-}
-
-fn offer_of(validator: &ValidatorCapacity, class: ExecutorClass) -> Option<&ClassOffer> {
-    let mut offers = validator.classes.iter();
-    offers.find(|offer| offer.class == class && offer.executors > 0)
 }
 
 /// The order in which a job would start: a known time before an unknown one, then fewer jobs before it, then more free
@@ -87,8 +91,8 @@ fn listed(validators: &[ValidatorCapacity]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::Timestamp;
     use muster_protocol::wire::muster::JobLimits;
+    use muster_protocol::{ExecutorClass, Timestamp};
 
     use super::*;
 
@@ -125,7 +129,7 @@ mod tests {
         let capacity = SubnetCapacity {
             results: results.to_vec(),
         };
-        choose(&capacity, class, may_choose).map(|key| key.to_string())
+        choose(&capacity, |offer| offer.class == class, may_choose).map(|key| key.to_string())
     }
 
     #[test]
@@ -156,7 +160,7 @@ mod tests {
         );
         let other = chosen(&both(None, None), ExecutorClass::AlwaysOnTest, true).unwrap_err();
         assert!(
-            other.contains("no validator offers") && other.contains("(1 of 2 free)"),
+            other.contains("no validator has an executor") && other.contains("(1 of 2 free)"),
             "{other}"
         );
     }

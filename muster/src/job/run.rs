@@ -38,7 +38,7 @@ use super::saved_outputs::{SaveTo, print_saved, save_artifacts, save_outputs};
 use super::spec;
 use super::variables::read_variables;
 use crate::cli::user::{JobRun, Via};
-use crate::facilitator_access::{self, client_failure};
+use crate::facilitator_access::{self, FacilitatorAccess, client_failure};
 use crate::failure::{Failure, Result};
 use crate::job_inputs::standard_input::{Spooled, spool};
 use crate::job_inputs::{self, Input, InputSource, Named};
@@ -86,13 +86,12 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
     let parts = read_parts(&args)?;
     let target = facilitator_access::resolve(&args.access)?;
     let client = target.connect(clock.clone()).await?;
-    let router = validator_for(&target, &client, args.class).await?;
     let mut live = LiveDisplay::new(clock.now(), args.json.is_some() || args.detach);
     if args.quiet {
         live = live.without_steps();
     }
     let mut submitted = tokio::select! {
-        submitted = submit(&client, &live, &args, router, parts) => submitted?,
+        submitted = submit(&target, &client, &live, &args, parts) => submitted?,
         signal = shutdown::wait_for_signal() => {
             signal?;
             print::problem(format_args!("stopped before the job was submitted; nothing runs"));
@@ -185,16 +184,19 @@ fn check_stdin(inputs: &[Named], stdin: Option<&str>) -> Result<()> {
 
 /// Brings the inputs on their way, makes places for the outputs, and submits the job.
 async fn submit(
+    target: &FacilitatorAccess,
     client: &Client,
     live: &LiveDisplay,
     args: &JobRun,
-    router: ValidatorKey,
     parts: JobParts,
 ) -> Result<Submitted> {
     let tag = args.name.as_ref().map(JobName::to_string);
     let (job, outputs) = match &args.again {
         Some(earlier) => request_again(client, earlier).await?,
-        None => first_request(client, live, args, router, parts).await?,
+        None => {
+            let router = validator_for(target, client, args).await?;
+            first_request(client, live, args, router, parts).await?
+        }
     };
     let job = CreateJob { tag, ..job };
     Ok(Submitted {
