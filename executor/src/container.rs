@@ -576,6 +576,37 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_program_that_may_have_a_part_of_its_input_alone_is_not_taken_over() {
+        for (mark, is_taken) in [("", false), ("sent", true)] {
+            let logs = tempfile::tempdir().unwrap();
+            std::fs::write(logs.path().join("stdin"), mark).unwrap();
+            let tasks = Tasks::new();
+            let taken = take_over(
+                fixtures::engine(&tasks, answer_after_cuts(&[])).await,
+                "job".to_owned(),
+                EnginePresence::Unbroken,
+                CapturedBefore::default(),
+                OutputCapture::default(),
+                OutputPlace {
+                    program: None,
+                    engine: String::new(),
+                    logs: logs.path().to_owned(),
+                    limit: 0,
+                    longest: None,
+                },
+                Arc::new(SystemClock::default()),
+            );
+            match muster_testbed::within("the end of the container", taken).await {
+                Ok(exit) => assert!(is_taken && exit.code == 0),
+                Err(failure) => assert!(
+                    !is_taken && failure.message.contains("whole standard input"),
+                    "{failure:?}"
+                ),
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn an_engine_that_goes_away_while_its_copy_is_measured_costs_no_output() {
         let printed = output_after(&[0]).await;
         assert_eq!(printed.stdout, format!("{PRINTED_BEFORE}{PRINTED_SINCE}"));

@@ -33,7 +33,8 @@ async fn a_users_terms_reach_the_validator_and_the_view() {
     let mut validator = Validator::connect(&facilitator, "Validator").await;
     let user = User::login(&facilitator, "User").await;
     let now = facilitator.now_ns();
-    let terms = json!({"image_time_limit": 3600, "priority": 8});
+    let start = json!({"workdir": "/w", "entrypoint": "", "stdin": "in"});
+    let terms = json!({"image_time_limit": 3600, "priority": 8, "start": start});
     let body = signed_terms(&user, with_terms(&terms), now);
     let job = user.create(&body, now).await;
     let delivered = validator.job().await;
@@ -62,6 +63,11 @@ async fn terms_that_the_user_did_not_sign_for_this_job_are_refused() {
         (with_terms(&json!({"image_time_limit": 0})), "image_time_limit"),
         (with_terms(&json!({"priority": 11})), "priority"),
         (with_terms(&json!({"max_price": 1})), "max_price"),
+        (
+            with_terms(&json!({"start": {"workdir": "w"}})),
+            "working directory",
+        ),
+        (with_terms(&json!({"start": {"shell": "sh"}})), "shell"),
         (
             {
                 let mut body = plain.clone();
@@ -121,6 +127,11 @@ async fn a_validator_without_the_feature_gets_no_terms_and_no_account() {
     let user = User::login(&facilitator, "User").await;
     let now = facilitator.now_ns();
     let body = signed_terms(&user, with_terms(&json!({"priority": 8})), now);
+    let (status, reason) = read_json(user.submit(&body, now).await).await;
+    assert_eq!(status, 400);
+    assert!(reason["muster"].to_string().contains("does not know"), "{reason}");
+    let start = json!({"start": {"workdir": "/w", "entrypoint": "", "stdin": "in"}});
+    let body = signed_terms(&user, with_terms(&start), now);
     let (status, reason) = read_json(user.submit(&body, now).await).await;
     assert_eq!(status, 400);
     assert!(reason["muster"].to_string().contains("does not know"), "{reason}");
