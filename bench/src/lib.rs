@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+pub mod command_line;
 pub mod facilitator_server;
 pub mod plot;
 pub mod process;

@@ -1,6 +1,6 @@
-//! The facilitator's REST API: jobs made durable in a second and how long each takes, a list of 100,000 jobs, the
-//! memory of 1,000 idle watchers; on SQLite and on PostgreSQL, against a minimal FastAPI endpoint on the same
-//! PostgreSQL.
+//! The facilitator's REST API: jobs made durable in a second and how long each takes, a list of 100,000 jobs, by the
+//! command line too, the memory of 1,000 idle watchers; on SQLite and on PostgreSQL, against a minimal FastAPI endpoint
+//! on the same PostgreSQL.
 //!
 //! Wants `MUSTER_TEST_POSTGRES_URL`, and for the peer `MUSTER_BENCH_FASTAPI_PYTHON` (fastapi, uvicorn, asyncpg, uvloop,
 //! httptools). Each server is a process of its own; the load comes from this one. `MUSTER_BENCH_JOBS` and
@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::ensure;
+use muster_bench::command_line;
 use muster_bench::facilitator_server::{self, FacilitatorServer, Server, clocked, job_body, soon};
 use muster_bench::{Direction, Report, Row, Turns, median};
 use muster_identity::Keypair;
@@ -62,6 +63,11 @@ async fn measure() -> anyhow::Result<()> {
     let mut report = Report::default();
     report.rows.extend(contest.create(jobs).await?);
     report.rows.extend(contest.list(listed).await?);
+    if let Some((_, server)) = contest.ours.first() {
+        report
+            .rows
+            .extend(command_line::measure(server, folder.path(), listed).await?);
+    }
     report.rows.extend(contest.watch(watchers).await?);
     report.notes = notes;
     report.print()

@@ -1,43 +1,33 @@
-//! The command line as whole programs, from their start to their end: `muster job ls` of an account with 100,000 jobs,
-//! and the completion of a job's id in a shell, from its cache and without one.
+//! The command line as whole programs, from their start to their end: `muster job ls` of an account with many jobs, and
+//! the completion of a job's id in a shell, from its cache and without one.
 //!
-//! The peer of the list is `curl` with the same page. `MUSTER_BENCH_PROGRAM` names the program (the one beside this
-//! bench unless it does; the figures are those of a shipped one), and `MUSTER_BENCH_LISTED` makes the list short.
+//! The peer of the list is `curl` with the same page. `MUSTER_BENCH_PROGRAM` names the program; without it, the one
+//! beside the bench runs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, ensure};
-use muster_bench::facilitator_server::{self, FacilitatorServer, soon};
-use muster_bench::{Direction, Report, Row, Turns, timed};
 use muster_protocol::account_api::{ApiKey, CreateKey};
 
+use crate::facilitator_server::{FacilitatorServer, soon};
+use crate::{Direction, Row, Turns, timed};
+
 const ROUNDS: usize = 20;
-const LISTED: u64 = 100_000;
 /// The jobs that `muster job ls` shows.
 const SHOWN: u32 = 20;
 
-fn main() -> anyhow::Result<()> {
-    facilitator_server::run(measure)
-}
-
-async fn measure() -> anyhow::Result<()> {
-    let listed = std::env::var("MUSTER_BENCH_LISTED").ok();
-    let listed = listed.map_or(Ok(LISTED), |text| text.parse())?;
-    let folder = tempfile::tempdir()?;
-    let store = format!("sqlite:{}", folder.path().join("list.db").display());
-    let server = FacilitatorServer::start(folder.path(), "list", &store).await?;
-    server.seed(listed).await?;
-    let user = User::of(&server, folder.path()).await?;
-    let mut report = Report::default();
-    report.rows.push(user.list(listed)?);
-    report.rows.push(user.complete_from_cache().await?);
-    report.rows.push(user.complete_without_cache()?);
-    report.notes = vec![format!(
-        "{ROUNDS} rounds, each a process of its own; the list is {SHOWN} of {listed} jobs on SQLite; a cache that is there is \
-         less than a minute old, and the program may be renewing it behind"
-    )];
-    report.print()
+/// The list of the server's user, who has `listed` jobs, and completions of it; the home of a user is made in `folder`.
+///
+/// # Errors
+/// There is no program, or it fails.
+pub async fn measure(server: &FacilitatorServer, folder: &Path, listed: u64) -> anyhow::Result<Vec<Row>> {
+    let user = User::of(server, folder).await?;
+    Ok(vec![
+        user.list(listed)?,
+        user.complete_from_cache().await?,
+        user.complete_without_cache()?,
+    ])
 }
 
 /// A user with an API key and a home of their own.
