@@ -234,8 +234,12 @@ class Cockpit:
         self.until("the output", lambda: "plum" in self.text("#log"))
         self.until("the receipts", lambda: "both signatures hold" in self.text("#side"))
         side = self.text("#side")
-        for words in ["Steps", "Way", "executor run", "words.json", "Receipts", "both signatures hold", "Artifacts"]:
+        for words in ["Steps", "words.json", "Receipts", "both signatures hold", "Artifacts"]:
             assert words in side, f"{words}: {side}"
+        # The stages within the second level are folded.
+        assert "Way" in self.text("#way-of-job") and "executor run" not in self.text("#way-of-job")
+        self.one("#way-of-job summary").click()
+        self.until("the folded stages", lambda: "executor run" in self.text("#way-of-job"))
         assert "of executor time" in self.text("#head"), self.text("#head")
         self.one("#find").send_keys("plum")
         self.until("a hit", lambda: self.text("#found") == "1 line")
