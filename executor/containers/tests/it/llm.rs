@@ -227,7 +227,7 @@ async fn llm_image_refuses_weights_of_another_digest() {
     }
     assert_ne!(engine.wait(&name).await.unwrap(), 0);
     let text = String::from_utf8_lossy(&text);
-    assert!(text.contains("this is model"), "{text}");
+    assert!(text.contains("the model is"), "{text}");
     engine.remove(&name).await.unwrap();
     engine.remove_tag(&tag).await.unwrap();
 }
