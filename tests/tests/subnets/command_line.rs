@@ -233,16 +233,16 @@ fn every_shell_gets_its_completions() {
 fn a_tab_completes_commands_and_never_prints_an_error() {
     let home = tempfile::tempdir().unwrap();
     let tab = |words: &str, at: usize| {
+        // bash hands the function the command, the word and the one before it.
         let script = format!(
             "source <({} completions bash); COMP_WORDS=({words}); COMP_CWORD={at}; COMP_TYPE=9; \
-             _clap_complete_muster; echo \"${{COMPREPLY[*]}}\"",
+             _clap_complete_muster muster \"${{COMP_WORDS[{at}]}}\" \"${{COMP_WORDS[{at}-1]}}\"; \
+             echo \"${{COMPREPLY[*]}}\"",
             muster().unwrap().display()
         );
-        let ended = run(Command::new("bash")
-            .args(["-c", &script])
-            .current_dir(home.path())
-            .env("HOME", home.path()));
-        let ended = ended.unwrap();
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &script]).current_dir(home.path());
+        let ended = run(bash.env("HOME", home.path())).unwrap();
         assert_eq!(
             (ended.code, ended.stderr.as_str()),
             (Some(0), ""),
@@ -252,8 +252,8 @@ fn a_tab_completes_commands_and_never_prints_an_error() {
     };
     assert_eq!(tab("muster jo", 1), "job");
     assert!(tab("muster job run --out", 3).contains("--output"));
-    assert_eq!(tab("muster job show ''", 3), "", "nobody is logged in");
-    assert_eq!(tab("muster chat ''", 2), "");
+    assert_eq!(tab("muster job show 3f", 3), "", "nobody is logged in");
+    assert_eq!(tab("muster chat t", 2), "");
 }
 
 #[test]
