@@ -523,7 +523,7 @@ fn program_progress(data: &[u8]) {
 
 /// A file gives options, or at least one fault.
 fn job_spec(input: &str) {
-    match muster_job_spec::read(input) {
+    match muster_job_spec::read(input, &[], std::path::Path::new("/jobs")) {
         Ok(options) => assert!(!options.is_empty()),
         Err(faults) => assert!(!faults.is_empty()),
     }

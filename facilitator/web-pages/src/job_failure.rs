@@ -43,7 +43,7 @@ pub(crate) fn section(outcome: &Outcome) -> Markup {
     let code = named.and_then(|named| ErrorCode::ALL.iter().copied().find(|code| code.code() == named));
     html! {
         div.failure role="group" aria-label="Failure" {
-            p { strong { (inline_code(next_step(code, outcome.fault()))) } }
+            p { strong { (inline_code(&next_step(code, outcome.fault()))) } }
             p { (what) ": " (plain(message)) " (" (reason.replace('_', " ")) ")" }
             p { "At fault: " strong { (outcome.fault()) } ". "
                 code { "muster explain " (plain(named.unwrap_or(reason))) } " says more." }
@@ -52,23 +52,27 @@ pub(crate) fn section(outcome: &Outcome) -> Markup {
 }
 
 /// The first sentence that the code's page says to do, or the step that follows from the fault.
-fn next_step(code: Option<ErrorCode>, fault: Fault) -> &'static str {
-    let of_page = code.and_then(|code| {
-        let advice = code.page().split_once(WHAT_TO_DO)?.1;
-        let paragraph = advice.split("\n\n").next()?;
-        // A sentence ends before a space or at the line's end; an address or a file's name has no space after its dot.
-        let ends = paragraph.match_indices('.').map(|(at, _)| at + 1);
-        let mut ends =
-            ends.filter(|end| paragraph[*end..].starts_with([' ', '\n']) || *end == paragraph.len());
-        Some(paragraph[..ends.next()?].trim())
-    });
-    of_page.unwrap_or(match fault {
-        Fault::User => "Change the job as the message says, and run it again.",
-        Fault::Nobody => "Run the job again when there is room.",
-        Fault::Executor | Fault::Miner | Fault::Validator | Fault::Facilitator | Fault::Network => {
-            "Run the job again: another executor may take it, and this attempt costs you nothing."
-        }
+fn next_step(code: Option<ErrorCode>, fault: Fault) -> String {
+    let of_page = code.and_then(|code| first_sentence(code.page().split_once(WHAT_TO_DO)?.1));
+    of_page.unwrap_or_else(|| {
+        let step = match fault {
+            Fault::User => "Change the job as the message says, and run it again.",
+            Fault::Nobody => "Run the job again when there is room.",
+            Fault::Executor | Fault::Miner | Fault::Validator | Fault::Facilitator | Fault::Network => {
+                "Run the job again: another executor may take it, and this attempt costs you nothing."
+            }
+        };
+        step.to_owned()
     })
+}
+
+/// The first sentence of a page's part. One that leads to a block of commands ends there.
+fn first_sentence(part: &str) -> Option<String> {
+    let paragraph = part.split("\n\n").next()?.trim();
+    // A sentence ends before a space or at the line's end; an address or a file's name has no space after its dot.
+    let end = [". ", ".\n"].iter().filter_map(|mark| paragraph.find(mark)).min();
+    let sentence = end.and_then(|end| paragraph.get(..end)).unwrap_or(paragraph);
+    Some(format!("{}.", sentence.trim_end_matches(['.', ':'])))
 }
 
 /// Text with words between backticks as code.

@@ -15,7 +15,7 @@ pub enum ReplayError {
     #[error("the file is a bundle or a calibration of another version")]
     Format,
     /// The bundle exceeds a bound.
-    #[error("the bundle is larger than one may be: {0}")]
+    #[error("the file is larger than a bundle may be: {0}")]
     Bound(&'static str),
     /// The scoring machines are not two that differ, or the first ran another image than the calibration's.
     #[error(

@@ -33,7 +33,7 @@ pub struct ThresholdsFile {
 #[derive(Debug, thiserror::Error)]
 pub enum ThresholdsError {
     /// The text is not JSON, or has other fields.
-    #[error("the file is not one of floors: {0}; `muster grade self --write-floors FILE` writes one")]
+    #[error("the text is not a file of floors: {0}; `muster grade self --write-floors FILE` writes one")]
     Text(#[from] serde_json::Error),
     /// The file has another format or version.
     #[error("the file's format is {0:?}, this version reads {FORMAT:?}")]
