@@ -359,7 +359,8 @@ pub(crate) fn fate_of(outcome: &Outcome) -> AttemptFate {
             match details.docker_process_exit_status {
                 _ if outcome.is_cancellation() => AttemptFate::UsersFault,
                 _ if hint.as_deref() == Some(STALLED) => AttemptFate::Stalled,
-                Some(muster_checkpoints::resume::EXIT_SAVED) => AttemptFate::Saved,
+                // At its time limit a program may save as well, and no time is left to go on in.
+                Some(muster_checkpoints::resume::EXIT_SAVED) if is_exit => AttemptFate::Saved,
                 Some(_) if out_of_memory => AttemptFate::OutOfMemory,
                 Some(KILLED) if is_exit => AttemptFate::Lost,
                 Some(code) if is_exit => AttemptFate::Exit(code),

@@ -110,8 +110,12 @@ fn lost(context: Option<Value>) -> Event {
 }
 
 fn exited(code: i64, context: Value) -> Event {
+    ended(JobFailureReason::NonzeroReturnCode, code, context)
+}
+
+fn ended(reason: JobFailureReason, code: i64, context: Value) -> Event {
     Event::Failed(Box::new(FailureDetails {
-        reason: JobFailureReason::NonzeroReturnCode,
+        reason,
         stage: JobStage::Execution,
         message: String::new(),
         context: Some(context),
@@ -301,9 +305,15 @@ fn an_end_means_for_the_next_attempt_what_its_report_says() {
         fate(exited(137, json!({"resume": "out_of_memory"}))),
         AttemptFate::OutOfMemory
     );
+    let timed_out = |context| ended(JobFailureReason::Timeout, 85, context);
     assert_eq!(
-        fate(exited(85, json!({"resume": "stalled"}))),
+        fate(timed_out(json!({"resume": "stalled"}))),
         AttemptFate::Stalled
+    );
+    assert_eq!(
+        fate(timed_out(json!({}))),
+        AttemptFate::UsersFault,
+        "the job's time is over, although its program has saved"
     );
     assert_eq!(fate(lost(None)), AttemptFate::Lost);
     assert_eq!(
