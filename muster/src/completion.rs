@@ -138,17 +138,15 @@ fn candidate(known: KnownValue) -> CompletionCandidate {
 /// The facilitator and the identity that the words of a command line name, besides those of the environment.
 fn access_of(words: impl Iterator<Item = OsString>) -> Option<FacilitatorOptions> {
     let mut named = vec![OsString::from("muster")];
-    let mut words = words.peekable();
+    let (known, mut words) = (AccessAlone::command(), words);
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();
         if text == "--" {
             break;
         }
         let option = text.split('=').next().unwrap_or_default();
-        if !AccessAlone::command()
-            .get_arguments()
-            .any(|arg| option.strip_prefix("--") == arg.get_long())
-        {
+        let mut options = known.get_arguments().filter_map(Arg::get_long);
+        if !options.any(|name| option.strip_prefix("--") == Some(name)) {
             continue;
         }
         let joined = text.contains('=');

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use muster_gateway::saved_proof::{ProofRecord, VerifiedRecord};
 use muster_process::SharedClock;
 use muster_terminal::{job_text, print};
@@ -120,7 +122,7 @@ fn told(record: &ProofRecord, proven: &VerifiedRecord) -> String {
                 proof.end.name()
             ),
         ),
-        ("model", format!("{}{model}", record.view.model)),
+        ("model", format!("{}{model}", named_model(record))),
         ("image", attested.image.to_string()),
         ("miner", attested.miner.to_string()),
         ("validator", attested.audience.to_string()),
@@ -152,6 +154,19 @@ fn told(record: &ProofRecord, proven: &VerifiedRecord) -> String {
         );
     }
     text
+}
+
+/// The model that the request names, whose digest is signed; without the words, the gateway's name for it.
+fn named_model(record: &ProofRecord) -> String {
+    let asked = record.transcript.as_ref().and_then(|words| {
+        let request = STANDARD.decode(&words.request).ok()?;
+        let request: Value = serde_json::from_slice(&request).ok()?;
+        Some(request.get("model")?.as_str()?.to_owned())
+    });
+    match asked {
+        Some(name) => print::plain(&name).to_string(),
+        None => format!("{}, says the gateway unsigned", print::plain(&record.view.model)),
+    }
 }
 
 /// Runs `muster session`.
