@@ -39,7 +39,7 @@ pub(crate) fn resolve(options: &FacilitatorOptions) -> Result<FacilitatorAccess>
         .ok_or_else(|| {
             not_logged_in(format_args!(
                 "no facilitator: give --facilitator URL, log in with `muster login`, or run `muster up` here first ({} has no \
-                 subnet)",
+                 subnet; --dir or MUSTER_DIR names the folder of one elsewhere)",
                 options.dir.display()
             ))
         })?;

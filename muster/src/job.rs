@@ -225,8 +225,8 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
         } else if view.last_status().is_terminal() {
             print_rest(&client, &view, &mut LiveDisplay::new(view.created_at, false)).await?;
         } else {
-            print::raw(&view.stdout);
-            print::bytes_beside(view.stderr.as_bytes());
+            // The pieces that have come are all that there is of a job that runs.
+            return logs_since(&client, &view, view.created_at, &args, &clock).await;
         }
         return Ok(if args.follow {
             ExitCode::from(exit_code(&view))

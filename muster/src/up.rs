@@ -167,7 +167,7 @@ async fn serve(
     subnet.write(setup.layout)?;
     let report = match (args.demo, &setup.audits) {
         (None, _) => {
-            welcome(subnet, setup.grade_every);
+            welcome(subnet, setup.layout, setup.grade_every);
             return Err(supervisor.failure().await);
         }
         (Some(_), Some(audits)) => tokio::select! {
@@ -299,7 +299,13 @@ async fn serves_validators(subnet: &LocalSubnet) -> bool {
         .is_ok_and(|health| health.validators > 0)
 }
 
-fn welcome(subnet: &LocalSubnet, grade_every: u64) {
+fn welcome(subnet: &LocalSubnet, layout: &Layout, grade_every: u64) {
+    // Commands look into this folder by themselves.
+    let is_found = std::fs::canonicalize(".muster").is_ok_and(|usual| usual == layout.root());
+    let dir = match is_found {
+        true => String::new(),
+        false => format!(" --dir {}", layout.root().display()),
+    };
     print::line(format_args!("the subnet is up; Ctrl-C stops it"));
     print::line(format_args!("  facilitator   {}", subnet.facilitator_url()));
     print::line(format_args!(
@@ -333,10 +339,10 @@ fn welcome(subnet: &LocalSubnet, grade_every: u64) {
         plan::LOCAL
     ));
     print::line(format_args!(
-        "try: muster job run {DEMO_IMAGE} --input licence.txt=LICENSE-MIT -- words"
+        "try: muster job run{dir} {DEMO_IMAGE} --input licence.txt=LICENSE-MIT -- words"
     ));
     print::line(format_args!(
-        "     muster chat {DEMO_MODEL} -m 'Polly wants a cracker'"
+        "     muster chat{dir} {DEMO_MODEL} -m 'Polly wants a cracker'"
     ));
 }
 

@@ -21,6 +21,11 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// The folder itself, without links.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Makes the folders that are not there yet.
     pub fn create(root: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("cannot make {}", root.display()))?;

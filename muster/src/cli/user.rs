@@ -27,7 +27,7 @@ pub(crate) enum Job {
     Ls(JobLs),
     /// Show a job: its place while it waits, its steps, its receipts, its failure and the party at fault.
     Show(JobTraced),
-    /// Print a job's output; with --follow, while it runs.
+    /// Print a job's output, of one that runs what has come so far; with --follow, go on to its end.
     Logs(JobLogs),
     /// Wait for a job's end, and end with its exit code.
     Wait(JobWait),

@@ -231,6 +231,10 @@ fn describe_failure(outcome: &Outcome) -> Option<String> {
             );
             (words, details.reason.as_str(), &details.context)
         }
+        // Its reason is none of the wire's.
+        Outcome::Failed(details) if outcome.is_cancellation() => {
+            return Some(format!("{}; at fault: {}", details.message, outcome.fault()));
+        }
         Outcome::Failed(details) => {
             let exit = details.docker_process_exit_status;
             let exit = exit.map(|code| format!(", exit code {code}")).unwrap_or_default();
@@ -365,6 +369,21 @@ mod tests {
             text("executor"),
             "failed by the subnet, says the executor: no such image (generic_error); at fault: executor; \
              `muster explain generic_error`"
+        );
+    }
+
+    #[test]
+    fn a_cancelled_job_has_no_reason_to_look_up() {
+        let outcome: Outcome = Outcome::Failed(
+            serde_json::from_value(json!({
+                "reason": "unknown", "stage": "unknown", "message": "the job was cancelled by its user",
+                "context": {"cancelled": true},
+            }))
+            .unwrap(),
+        );
+        assert_eq!(
+            describe_failure(&outcome).unwrap(),
+            "the job was cancelled by its user; at fault: user"
         );
     }
 

@@ -156,6 +156,23 @@ pub(crate) fn the_output_since_a_time_is_printed(subnet: &RunningSubnet) {
         (text(&none.stdout), text(&none.stderr)),
         (String::new(), String::new())
     );
+    let run = [
+        "run",
+        IMAGE,
+        "-d",
+        "--",
+        BUSYBOX,
+        "sh",
+        "-c",
+        "echo begun; sleep 600",
+    ];
+    let id = text(&printed(subnet, &run, b""));
+    wait_for("the output of a job that runs", || {
+        let logs = job(subnet, &["logs", id.trim()], b"");
+        anyhow::Ok(Some(text(&logs.stdout)).filter(|shown| shown == "begun\n"))
+    })
+    .unwrap();
+    job(subnet, &["cancel", id.trim()], b"");
     let refused = since("yesterday");
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }
