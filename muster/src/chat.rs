@@ -1,6 +1,7 @@
 //! `muster chat`: a conversation with a model in the terminal, each answer with the check of its proof.
 
 use std::io::BufRead as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
@@ -9,6 +10,7 @@ use muster_gateway::saved_proof::ProofRecord;
 use muster_gateway::waiting_comment::{WaitingPlace, read_waiting_comment};
 use muster_openai::{BodyKind, JsonReader};
 use muster_process::SharedClock;
+use muster_protocol::ErrorCode;
 use muster_response_proof::comment::{CommentScanner, MAX_LINE, StreamPart};
 use muster_terminal::print;
 use serde::Serialize;
@@ -19,6 +21,7 @@ use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
 use crate::proof;
 use crate::proven_exchange::{MAX_ANSWER, ProvenExchange};
+use crate::served_models::choose_model;
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -38,10 +41,10 @@ pub(crate) async fn run(args: Chat, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
-    let model = match &args.model {
-        Some(model) => model.clone(),
-        None => first_model(&client).await?,
-    };
+    if let Some(file) = &args.save {
+        check_place(file, args.force)?;
+    }
+    let model = choose_model(&client, args.model.as_deref()).await?;
     let mut said = Vec::new();
     if let Some(system) = &args.system {
         said.push(json!({ "role": "system", "content": system }));
@@ -86,14 +89,16 @@ pub(crate) async fn run(args: Chat, clock: SharedClock) -> Result<ExitCode> {
     })
 }
 
-async fn first_model(client: &Client) -> Result<String> {
-    let models = client.models().await.map_err(client_failure)?;
-    let first = models.first().and_then(|model| model.get("id")?.as_str());
-    first.map(str::to_owned).ok_or_else(|| {
-        Failure::usage(
-            "no model is served there: a validator with a gateway must be connected, and serve one",
-        )
-    })
+/// Checks that `--save` replaces no file of the user's unasked.
+fn check_place(file: &Path, force: bool) -> Result<()> {
+    if force || !file.is_file() {
+        return Ok(());
+    }
+    let reason = anyhow!(
+        "{} is here already: name another file, or let --force replace it",
+        file.display()
+    );
+    Err(Failure::new(ErrorCode::PlaceTaken, reason))
 }
 
 /// The next line of standard input; `None` at its end, or at an empty line.
@@ -312,6 +317,20 @@ mod tests {
                 "cut at {cut}"
             );
         }
+    }
+
+    #[test]
+    fn a_file_that_is_here_stays_without_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("answer.json");
+        check_place(&file, false).unwrap();
+        std::fs::write(&file, "mine").unwrap();
+        let told = check_place(&file, false).unwrap_err().to_string();
+        assert!(
+            told.ends_with("is here already: name another file, or let --force replace it"),
+            "{told}"
+        );
+        check_place(&file, true).unwrap();
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The command line, as types: the roles and the operator's tools here, users' commands in [`user`].
 
+mod command_groups;
 mod kubernetes_manifests;
+mod other_words;
 pub(crate) mod user;
 
 use std::net::SocketAddr;
@@ -19,6 +21,7 @@ use muster_protocol::{ExecutorClass, ExecutorToken, JobReference, MinerKey, Rao}
 use url::Url;
 
 pub(crate) use kubernetes_manifests::KubernetesManifests;
+pub(crate) use other_words::explain_in_own_words;
 
 pub(crate) use user::{
     Account, Chat, Completions, Doctor, Files, Forward, Job, Keys, Login, Proof, ProofCheck, ProofReport,
@@ -27,7 +30,7 @@ pub(crate) use user::{
 
 /// A compute subnet: validators muster miners, prove what they have, and put it to work.
 #[derive(Debug, Parser)]
-#[command(name = "muster", version, max_term_width = 100)]
+#[command(name = "muster", version, max_term_width = 100, help_template = command_groups::help_template())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -48,7 +51,7 @@ pub(crate) enum Command {
     /// Run jobs, follow them, fetch what they left.
     #[command(subcommand)]
     Job(Box<Job>),
-    /// Show what the subnet offers now, class by class, and how long a job of yours would wait.
+    /// Show what the subnet offers now: classes of executors, how long a job of yours would wait, models.
     Subnet(Subnet),
     /// Watch your jobs in this terminal, or a validator or a miner that you operate.
     Top(Box<Top>),

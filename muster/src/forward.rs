@@ -25,9 +25,10 @@ use muster_terminal::print;
 use serde_json::{Value, json};
 
 use crate::cli::user::Forward;
-use crate::facilitator_access::{self, client_failure};
+use crate::facilitator_access;
 use crate::failure::{Failure, Result};
 use crate::proven_exchange::{MAX_ANSWER, ProvenExchange};
+use crate::served_models::choose_model;
 
 /// The longest request that is passed on, in bytes.
 const MAX_REQUEST: usize = 16 * 1024 * 1024;
@@ -63,19 +64,7 @@ pub(crate) async fn run(args: Forward, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.access)?
         .connect(clock.clone())
         .await?;
-    let models = client.models().await.map_err(client_failure)?;
-    let served: Vec<&str> = models.iter().filter_map(id_of).collect();
-    if !served.contains(&args.model.as_str()) {
-        return Err(Failure::usage(format_args!(
-            "no validator serves a model {:?} now; served are: {}",
-            args.model,
-            if served.is_empty() {
-                "none".to_owned()
-            } else {
-                served.join(", ")
-            }
-        )));
-    }
+    let model = choose_model(&client, Some(&args.model)).await?;
     std::fs::create_dir_all(&args.save)
         .with_context(|| format!("cannot make the folder of the proofs {}", args.save.display()))?;
     let listener = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, args.port)))
@@ -84,13 +73,13 @@ pub(crate) async fn run(args: Forward, clock: SharedClock) -> Result<ExitCode> {
     print::line(format_args!("http://{address}/v1"));
     print::problem(format_args!(
         "forwards to {}; the proof of each answer goes into {}; Ctrl-C ends it",
-        args.model,
+        model,
         args.save.display()
     ));
     let forwarding = Arc::new(Forwarding {
         client,
         clock,
-        model: args.model,
+        model,
         folder: args.save,
         session: Mutex::new(None),
     });

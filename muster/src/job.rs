@@ -106,8 +106,16 @@ async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
     let statuses = words_of(&args.states);
     let wanted = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let mut jobs = Vec::new();
-    for page in args.page.. {
-        let size = args.limit.min(LARGEST_PAGE);
+    // The facilitator's words do not tell cancelled jobs from failed ones, so its pages are not those of such a list.
+    let (first, size, skipped) = match splits_failed(&args.states) {
+        true => {
+            let before = usize::try_from(args.page.saturating_sub(1)).unwrap_or(usize::MAX);
+            (1, LARGEST_PAGE, wanted.saturating_mul(before))
+        }
+        false => (args.page, args.limit.min(LARGEST_PAGE), 0),
+    };
+    let wanted = wanted.saturating_add(skipped);
+    for page in first.. {
         let found = if statuses.is_empty() {
             client.jobs(page, size).await
         } else {
@@ -118,12 +126,14 @@ async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
             Err(ClientError::Refused { status, .. }) if status.as_u16() == 404 && page > 1 => break,
             found => found.map_err(client_failure)?,
         };
-        jobs.extend(found.results);
+        let is_listed = |job: &JobView| is_listed(&args.states, job.state());
+        jobs.extend(found.results.into_iter().filter(is_listed));
         if found.next.is_none() || jobs.len() >= wanted {
             break;
         }
     }
     jobs.truncate(wanted);
+    jobs.drain(..skipped.min(jobs.len()));
     if let Some(form) = args.json {
         let text = match form {
             JsonForm::Short => {
@@ -177,7 +187,7 @@ fn words_of(states: &[ListedState]) -> Vec<&'static str> {
             ListedState::Running => in_state(JobState::Running),
             ListedState::Delivering => in_state(JobState::Delivering),
             ListedState::Done => in_state(JobState::Done),
-            ListedState::Failed => in_state(JobState::Failed),
+            ListedState::Failed | ListedState::Cancelled => in_state(JobState::Failed),
             ListedState::Open => with(&|status| !status.is_terminal()),
             ListedState::Ended => with(&|status| status.is_terminal()),
         });
@@ -185,6 +195,29 @@ fn words_of(states: &[ListedState]) -> Vec<&'static str> {
     words.sort_unstable();
     words.dedup();
     words
+}
+
+/// Whether the list has failed jobs without cancelled ones, or the other way round.
+fn splits_failed(states: &[ListedState]) -> bool {
+    let has = |state| states.contains(&state);
+    !has(ListedState::Ended) && has(ListedState::Failed) != has(ListedState::Cancelled)
+}
+
+/// Whether a job of this state belongs to a list by `states`.
+fn is_listed(states: &[ListedState], state: JobState) -> bool {
+    let ends = [JobState::Done, JobState::Failed, JobState::Cancelled];
+    let belongs = |listed: &ListedState| match listed {
+        ListedState::Waiting => state == JobState::Waiting,
+        ListedState::Preparing => state == JobState::Preparing,
+        ListedState::Running => state == JobState::Running,
+        ListedState::Delivering => state == JobState::Delivering,
+        ListedState::Done => state == JobState::Done,
+        ListedState::Failed => state == JobState::Failed,
+        ListedState::Cancelled => state == JobState::Cancelled,
+        ListedState::Open => !ends.contains(&state),
+        ListedState::Ended => ends.contains(&state),
+    };
+    states.is_empty() || states.iter().any(belongs)
 }
 
 async fn show(args: JobTraced, clock: SharedClock) -> Result<ExitCode> {
@@ -300,7 +333,20 @@ fn as_json(news: &News) -> serde_json::Value {
 async fn cancel(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.access)?.connect(clock).await?;
     let id = client.find_job(&args.id).await.map_err(client_failure)?;
-    let view = client.cancel(id).await.map_err(client_failure)?;
+    let asked = client.cancel(id).await;
+    let is_conflict =
+        |error: &ClientError| matches!(error, ClientError::Refused { status, .. } if status.as_u16() == 409);
+    let view = match asked {
+        // The facilitator refuses to cancel a job that ended by itself, and not one that was cancelled before.
+        Err(refused) if is_conflict(&refused) => {
+            let view = client.job(id).await.map_err(client_failure)?;
+            if !view.last_status().is_terminal() {
+                return Err(client_failure(refused));
+            }
+            view
+        }
+        asked => asked.map_err(client_failure)?,
+    };
     let state = view.state();
     if args.json {
         let job = job_json::whole_job(&view, JsonForm::Short, &[])?;
@@ -336,7 +382,7 @@ async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
         print::line(format_args!("{}", serde_json::to_string_pretty(saved)?));
     } else {
         print_saved(&live, saved);
-        if saved.is_empty() {
+        if fetched.is_empty() {
             live.print_line("the job left nothing that could be fetched");
         }
     }

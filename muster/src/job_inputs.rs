@@ -88,7 +88,8 @@ impl Named {
     pub(crate) fn read(text: &str) -> anyhow::Result<Self> {
         let Some((path, what)) = text.split_once('=') else {
             bail!(
-                "an input is PATH=FILE, PATH=FOLDER or PATH=URL, for example data/a.txt=./a.txt, got {text:?}"
+                "an input is PATH=FILE, PATH=FOLDER or PATH=URL, for example data/a.txt=./a.txt, got {text:?}; `-i -` \
+                 gives standard input to the program, and no program gets a terminal"
             );
         };
         let path = path_below("/volume", path);

@@ -24,6 +24,7 @@ mod role_config;
 mod roles;
 mod saved_login;
 mod score;
+mod served_models;
 mod subnet;
 mod top;
 mod up;
@@ -35,7 +36,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser as _;
-use clap::error::ErrorKind;
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_terminal::{failure, print};
 
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     let code = match Cli::try_parse() {
         Ok(cli) => run_to_end(cli.command),
         // An error of the arguments goes to standard error; help and version were asked for.
-        Err(told) if told.use_stderr() => refuse_arguments(&told),
+        Err(told) if told.use_stderr() => refuse_arguments(told),
         Err(asked) => {
             print::by(|| asked.print());
             ExitCode::SUCCESS
@@ -56,23 +56,16 @@ fn main() -> ExitCode {
     print::stdout_failure().unwrap_or(code)
 }
 
-/// Prints why the arguments cannot be read.
-fn refuse_arguments(told: &clap::Error) -> ExitCode {
+/// Prints why the arguments cannot be read, for a command with `--json` as JSON.
+fn refuse_arguments(mut told: clap::Error) -> ExitCode {
+    let words: Vec<String> = words_of_command().collect();
+    cli::explain_in_own_words(&mut told, &words);
+    if asks_for_json(words.into_iter()) {
+        return Failure::unreadable_arguments(&told.render().to_string()).report(true);
+    }
     // Standard error that cannot be written is nothing that could be told.
     let _ = told.print();
-    let words: Vec<String> = words_of_command().collect();
-    if told.kind() == ErrorKind::UnknownArgument && lacks_separator(&words) {
-        print::problem(format_args!(
-            "\nPut `--` before the program and its own options: muster job run IMAGE -- PROGRAM ARGUMENTS"
-        ));
-    }
     ExitCode::from(u8::try_from(told.exit_code()).unwrap_or(u8::MAX))
-}
-
-/// Whether the arguments run a job and name no program behind `--`.
-fn lacks_separator(words: &[String]) -> bool {
-    let runs = words.get(1..3) == Some(&["job".to_owned(), "run".to_owned()][..]);
-    runs && !words.iter().any(|word| word == "--")
 }
 
 fn run_to_end(command: Command) -> ExitCode {

@@ -8,12 +8,15 @@ use muster_terminal::{job_text, print, subnet_text};
 use crate::cli::Subnet;
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::Result;
+use crate::served_models::served_models;
 
 /// Runs `muster subnet`.
 pub(crate) async fn run(args: Subnet, clock: SharedClock) -> Result<ExitCode> {
     let access = facilitator_access::resolve(&args.access)?;
     let client = access.connect(clock.clone()).await?;
     let mut capacity = client.subnet().await.map_err(client_failure)?;
+    // A facilitator of another make may have no models at all.
+    let models = served_models(&client).await.unwrap_or_default();
     // A validator that the user names is the only one that matters; the one of a login is marked.
     if let Some(named) = args.access.validator {
         capacity.results.retain(|offers| offers.validator == named);
@@ -24,14 +27,17 @@ pub(crate) async fn run(args: Subnet, clock: SharedClock) -> Result<ExitCode> {
         }
     }
     if args.json {
-        print::line(format_args!("{}", serde_json::to_string_pretty(&capacity)?));
+        let mut told = serde_json::to_value(&capacity)?;
+        if let Some(told) = told.as_object_mut() {
+            told.insert("models".to_owned(), models.into());
+        }
+        print::line(format_args!("{}", serde_json::to_string_pretty(&told)?));
         return Ok(ExitCode::SUCCESS);
     }
     if capacity.results.is_empty() {
         print::problem(format_args!(
             "no validator has told what it offers lately; it does so within a minute, unless it is of another make"
         ));
-        return Ok(ExitCode::SUCCESS);
     }
     let now = clock.now();
     for offers in &capacity.results {
@@ -43,6 +49,12 @@ pub(crate) async fn run(args: Subnet, clock: SharedClock) -> Result<ExitCode> {
             offers.validator
         ));
         subnet_text::print_offers(offers);
+    }
+    if !models.is_empty() {
+        print::line(format_args!(
+            "models: {} (`muster chat MODEL`)",
+            models.join(", ")
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -204,9 +204,25 @@ fn program_without_a_separator_is_told_where_it_belongs() {
         let told = String::from_utf8(refused.stderr).unwrap();
         assert_eq!(refused.status.code(), Some(2), "{told}");
         let hint =
-            "Put `--` before the program and its own options: muster job run IMAGE -- PROGRAM ARGUMENTS";
+            "put `--` before the program and its own options: muster job run IMAGE -- PROGRAM ARGUMENTS";
         assert!(told.contains(hint), "{told}");
     }
+}
+
+#[test]
+fn a_command_line_that_cannot_be_read_is_told_as_json_where_json_is_asked_for() {
+    let refused = Command::new(env!("CARGO_BIN_EXE_muster"))
+        .args(["job", "run", "--json", "--rm", "alpine"])
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    let told: serde_json::Value = serde_json::from_slice(&refused.stderr).unwrap();
+    assert_eq!(told["error"]["exit_code"], 2, "{told}");
+    let message = told["error"]["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("unexpected argument '--rm'") && message.contains("leave it out"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -18,6 +18,10 @@ use crate::completion::ValueKind;
 
 /// `muster job`.
 #[derive(Debug, Subcommand)]
+#[command(
+    after_help = "JOB is a job's id, the beginning of its id, its name (`muster job run --name`), or @last for the \
+newest one."
+)]
 pub(crate) enum Job {
     /// Run a Docker image somewhere in the subnet. Waits, shows its output, and ends with its exit code.
     #[command(after_help = RUN_NOTE, after_long_help = RUN_EXAMPLES, mut_args(keep_short_help_short))]
@@ -109,8 +113,10 @@ pub(crate) enum ListedState {
     /// Has ended well.
     #[value(alias = "completed")]
     Done,
-    /// Failed, whosever fault it was, or was cancelled.
+    /// Failed, whosever fault it was.
     Failed,
+    /// Was stopped by its user.
+    Cancelled,
     /// Has not ended.
     Open,
     /// Has ended, well or badly.
@@ -373,7 +379,7 @@ pub(crate) struct FilesGet {
 
 It ends with 1 if an answer was not proven.")]
 pub(crate) struct Chat {
-    /// The model; the first one that is served by default.
+    /// The model; the first one that is served by default. `muster subnet` lists them.
     pub(crate) model: Option<String>,
     /// Ask this and end, instead of reading lines.
     #[arg(long, short = 'm', value_name = "TEXT")]
@@ -387,6 +393,9 @@ pub(crate) struct Chat {
     /// Write the last answer with its proof here, for `muster proof verify`.
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
+    /// Let --save replace a file that is here already.
+    #[arg(long, requires = "save")]
+    pub(crate) force: bool,
     /// Print one JSON object per answer.
     #[arg(long)]
     pub(crate) json: bool,
@@ -402,7 +411,7 @@ pub(crate) struct Chat {
 
 It listens on this machine alone, prints its address first, and ends with Ctrl-C.")]
 pub(crate) struct Forward {
-    /// The model to forward to, as `/v1/models` names it.
+    /// The model to forward to; `muster subnet` lists them.
     pub(crate) model: String,
     /// The port on 127.0.0.1; 0 takes a free one.
     #[arg(default_value_t = 8888)]

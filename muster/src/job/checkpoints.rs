@@ -7,7 +7,7 @@ use muster_checkpoint_transfer::{BlockClient, RestoreReader, restore};
 use muster_checkpoints::TreeLimits;
 use muster_client::HttpClient;
 use muster_process::SharedClock;
-use muster_protocol::rest::JobCheckpointsView;
+use muster_protocol::rest::{JobCheckpointsView, JobView};
 use muster_terminal::{checkpoint_text, print};
 
 use crate::cli::user::JobCheckpoints;
@@ -31,12 +31,30 @@ pub(super) async fn checkpoints(args: JobCheckpoints, clock: SharedClock) -> Res
         return Ok(ExitCode::SUCCESS);
     }
     if view.checkpoints.is_empty() {
-        let hint = "a job leaves checkpoints in the folder that `muster job run --checkpoint` names";
-        print::problem(format_args!("job {id} keeps no checkpoints; {hint}"));
+        let job = client.job(id).await.map_err(client_failure)?;
+        print::problem(format_args!("job {id} keeps no checkpoints: {}", why_none(&job)));
         return Ok(ExitCode::SUCCESS);
     }
     checkpoint_text::print_table(&view.checkpoints);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why a job keeps no checkpoints.
+fn why_none(job: &JobView) -> &'static str {
+    let terms = job.muster.as_ref().and_then(|muster| muster.terms.as_ref());
+    if terms.is_none_or(|terms| terms.checkpoints.is_none()) {
+        return "it was run without `--checkpoint`; `muster job run --help` says how a program leaves them";
+    }
+    match job.last_status().is_terminal() {
+        false => {
+            "none is whole so far, which takes ten seconds without a change, or a second after a line of \
+             $MUSTER_PROGRESS named it"
+        }
+        true => {
+            "none was whole before its end, which takes ten seconds without a change, or a second after a line of \
+             $MUSTER_PROGRESS named it"
+        }
+    }
 }
 
 async fn fetch(
@@ -65,4 +83,27 @@ async fn fetch(
         written.bytes
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::fixtures::ended;
+    use super::*;
+
+    #[test]
+    fn the_reason_for_which_there_are_none_is_told() {
+        let mut job = ended("accepted", &json!({}));
+        assert!(why_none(&job).contains("without `--checkpoint`"));
+        let terms =
+            json!({"terms": {"checkpoints": {"folder": "/checkpoint", "every": 5, "signal": "TERM"}}});
+        job.muster = serde_json::from_value(terms).unwrap();
+        assert!(why_none(&job).contains("so far"));
+        let ended = JobView {
+            muster: job.muster,
+            ..ended("completed", &json!({}))
+        };
+        assert!(why_none(&ended).contains("before its end"));
+    }
 }

@@ -26,6 +26,8 @@ struct JobAnswer<'a> {
     fault: Option<Fault>,
     /// The word for the failure; null without one.
     reason: Option<&'static str>,
+    /// The code of the failure, for `muster explain`; null where the reason has no code.
+    code: Option<String>,
     /// The failure for people.
     message: Option<String>,
     /// The miner of the last attempt, as far as is known.
@@ -86,18 +88,32 @@ pub(super) fn row(view: &JobView) -> JobRow<'_> {
 
 fn answer<'a>(view: &JobView, saved: &'a [Saved]) -> JobAnswer<'a> {
     let failure = view.failure();
-    let (reason, message) = match &failure {
-        Some(Outcome::Rejected(details)) => (Some(details.reason.as_str()), Some(&details.message)),
-        Some(Outcome::Failed(details)) => (Some(details.reason.as_str()), Some(&details.message)),
-        Some(Outcome::HordeFailed(details)) => (Some(details.reason.as_str()), Some(&details.message)),
-        Some(Outcome::Completed(_)) | None => (None, None),
+    let (reason, message, context) = match &failure {
+        Some(Outcome::Rejected(details)) => (
+            Some(details.reason.as_str()),
+            Some(&details.message),
+            details.context.as_ref(),
+        ),
+        Some(Outcome::Failed(details)) => (
+            Some(details.reason.as_str()),
+            Some(&details.message),
+            details.context.as_ref(),
+        ),
+        Some(Outcome::HordeFailed(details)) => (
+            Some(details.reason.as_str()),
+            Some(&details.message),
+            details.context.as_ref(),
+        ),
+        Some(Outcome::Completed(_)) | None => (None, None, None),
     };
+    let code = context.and_then(|context| context.get("code")?.as_str());
     let ended = view.last_status().is_terminal();
     JobAnswer {
         state: view.state(),
         exit_code: program_exit_code(view),
         fault: ended.then(|| failure.as_ref().map_or(Fault::Nobody, Outcome::fault)),
         reason,
+        code: code.map(str::to_owned),
         message: message.cloned(),
         miner: view.miner(),
         saved,
@@ -123,8 +139,12 @@ fn shorten(value: &mut Value) {
     }
 }
 
+/// The beginning of a text that is too long for a row, with an ellipsis where the rest was.
 fn bounded(text: &str) -> String {
-    text.chars().take(MAX_ROW_TEXT).collect()
+    match text.char_indices().nth(MAX_ROW_TEXT) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -141,7 +161,7 @@ mod tests {
             &json!({
                 "job_failure_details": {"reason": "nonzero_return_code", "stage": "execution",
                     "message": "x".repeat(5_000), "docker_process_exit_status": 125,
-                    "docker_process_stderr": "y".repeat(100_000), "context": {"fault": "user"}},
+                    "docker_process_stderr": "y".repeat(100_000), "context": {"fault": "user", "code": "E0009"}},
                 "muster": {"route": [{"miner": miner, "candidates": 1}]},
             }),
         );
@@ -168,6 +188,7 @@ mod tests {
             ("exit_code", json!(125)),
             ("fault", json!("user")),
             ("reason", json!("nonzero_return_code")),
+            ("code", json!("E0009")),
             ("miner", json!("5DAAnrj7VHTznn2AWBemMuyBwZWs6FNFjdyVXUeYum3PTXFy")),
             ("saved", json!([])),
         ] {
@@ -199,5 +220,6 @@ mod tests {
         let text = serde_json::to_string_pretty(&rows).unwrap();
         assert!(text.len() <= 20_000, "{} bytes", text.len());
         assert!(!text.contains("SECRET"), "{text}");
+        assert!(text.contains("xxx…\"") && text.contains("zzz…\""), "{text}");
     }
 }

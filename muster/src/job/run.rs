@@ -1,6 +1,7 @@
 //! `muster job run`: inputs on their way, the job until its end, outputs back.
 
 use std::io::{IsTerminal as _, Read as _};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,7 +41,7 @@ use super::variables::read_variables;
 use crate::cli::user::{JobRun, Via};
 use crate::facilitator_access::{self, FacilitatorAccess, client_failure};
 use crate::failure::{Failure, Result};
-use crate::job_inputs::standard_input::{Spooled, spool};
+use crate::job_inputs::standard_input::{Spooled, holds_something, spool};
 use crate::job_inputs::{self, Input, InputSource, Named};
 use crate::webhook;
 
@@ -99,6 +100,11 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         }
     };
     let created = &submitted.created;
+    if reads_nothing(&args) && holds_something(std::io::stdin().as_fd()) {
+        print::problem(format_args!(
+            "standard input does not go to the program: `-i -` gives it that"
+        ));
+    }
     if let Some(name) = &args.name
         && created.tag != name.as_str()
     {
@@ -128,10 +134,20 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
     }
 }
 
+/// Whether nothing of this command's standard input is read, and the user wants to hear of it.
+fn reads_nothing(args: &JobRun) -> bool {
+    let wants_it = args.inputs.iter().any(|input| reads_input(input));
+    !wants_it && !args.quiet && !args.registry_password_stdin && args.spec.is_none() && args.again.is_none()
+}
+
+/// Whether an input is this command's standard input.
+fn reads_input(input: &str) -> bool {
+    input == "-" || input.ends_with("=-")
+}
+
 /// Reads the parts of the job from the command line, from files and from standard input.
 fn read_parts(args: &JobRun) -> Result<JobParts> {
-    let reads_input = |input: &String| input == "-" || input.ends_with("=-");
-    if args.registry_password_stdin && args.inputs.iter().any(reads_input) {
+    if args.registry_password_stdin && args.inputs.iter().any(|input| reads_input(input)) {
         return Err(Failure::usage(
             "standard input is either the registry's password or an input",
         ));

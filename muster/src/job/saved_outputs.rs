@@ -67,6 +67,11 @@ impl FetchedResults {
         }
     }
 
+    /// Whether there was nothing to write here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.saved.is_empty() && self.failed == 0
+    }
+
     /// Fails if something could not be written here, after everything else was.
     pub(crate) fn check(&self, view: &JobView) -> Result<()> {
         let (failed, job) = (self.failed, view.uuid);

@@ -1,9 +1,11 @@
 //! Standard input: this command's as an input of a job, and an input as the program's.
 
 use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use rustix::fs::FileType;
 use tempfile::NamedTempFile;
 
 /// The source that means this command's standard input, and the path that means the program's.
@@ -21,6 +23,26 @@ pub(crate) struct Spooled {
     pub(crate) file: Option<NamedTempFile>,
     /// The path of the input that the program reads from its standard input.
     pub(crate) stdin: Option<String>,
+}
+
+/// Whether something waits in standard input, which is a pipe or a file: a user may believe that the program reads it.
+pub(crate) fn holds_something(standard_input: BorrowedFd<'_>) -> bool {
+    let Ok(found) = rustix::fs::fstat(standard_input) else {
+        return false;
+    };
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Fifo => {
+            let waiting = rustix::io::ioctl_fionread(standard_input);
+            waiting.is_ok_and(|bytes| bytes > 0)
+        }
+        FileType::RegularFile => found.st_size > 0,
+        FileType::Directory
+        | FileType::Symlink
+        | FileType::Socket
+        | FileType::CharacterDevice
+        | FileType::BlockDevice
+        | FileType::Unknown => false,
+    }
 }
 
 /// One input of the command line.
@@ -111,6 +133,8 @@ fn shown(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
 
     fn words(inputs: &[&str]) -> Vec<String> {
@@ -149,6 +173,20 @@ mod tests {
         let spooled = spool(&words(&["-=https://h/x?a=b"]), io::empty(), true).unwrap();
         assert_eq!(spooled.inputs, ["stdin=https://h/x?a=b"]);
         assert!(spooled.file.is_none() && spooled.stdin.is_some());
+    }
+
+    #[test]
+    fn text_that_waits_in_a_pipe_or_a_file_is_noticed_and_an_empty_one_is_not() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        assert!(!holds_something(reader.as_fd()));
+        io::Write::write_all(&mut writer, b"one").unwrap();
+        assert!(holds_something(reader.as_fd()));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(!holds_something(null.as_fd()));
+        let mut file = tempfile::tempfile().unwrap();
+        assert!(!holds_something(file.as_fd()));
+        io::Write::write_all(&mut file, b"one").unwrap();
+        assert!(holds_something(file.as_fd()));
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub type Result<T = ()> = std::result::Result<T, Failure>;
 /// The exit code of a usage error in `sysexits.h`: the configuration or the arguments are wrong.
 const EXIT_USAGE: u8 = 64;
 
+/// The exit code of a command line that cannot be read: that of clap.
+const EXIT_UNREADABLE: u8 = 2;
+
 /// The exit code of a command that waited for a job where not the program failed: that of `docker run`.
 pub const EXIT_NOT_THE_PROGRAMS: u8 = 125;
 
@@ -60,6 +63,17 @@ impl Failure {
             code: None,
             error: anyhow::anyhow!("{message}"),
             exit: EXIT_USAGE,
+        }
+    }
+
+    /// Arguments that cannot be read, with the text that a person gets.
+    pub fn unreadable_arguments(text: &str) -> Self {
+        let message = text.split("\n\nUsage:").next().unwrap_or(text);
+        let message = message.trim().trim_start_matches("error: ").to_owned();
+        Self {
+            code: None,
+            error: anyhow::Error::msg(message),
+            exit: EXIT_UNREADABLE,
         }
     }
 
@@ -124,6 +138,10 @@ mod tests {
         let failure = Failure::new(ErrorCode::JobUnknown, anyhow::anyhow!("cause").context("no job"));
         let expected = json!({"code": "E0053", "message": "no job: cause", "exit_code": 1});
         assert_eq!(failure.to_json(), json!({ "error": expected }));
+        let unreadable =
+            Failure::unreadable_arguments("error: no such option\n\n  tip: x\n\nUsage: muster\n");
+        let expected = json!({"code": null, "message": "no such option\n\n  tip: x", "exit_code": 2});
+        assert_eq!(unreadable.to_json(), json!({ "error": expected }));
         let beside = Failure::usage("wrong").beside_a_program();
         let expected = json!({"code": null, "message": "wrong", "exit_code": 125});
         assert_eq!(beside.to_json(), json!({ "error": expected }));

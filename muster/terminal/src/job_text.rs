@@ -1,5 +1,6 @@
 //! Jobs as text for people.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use muster_protocol::job::{Fault, Outcome};
@@ -24,8 +25,10 @@ fn result(view: &JobView) {
     for path in view.artifacts.keys() {
         print::line(format_args!("  artifact {path}"));
     }
-    for upload in &view.uploads {
-        print::line(format_args!("  output   {}", output(upload).0));
+    // A place that may be a file or a folder has an upload for either.
+    let outputs: BTreeSet<_> = view.uploads.iter().map(|upload| output(upload).0).collect();
+    for path in outputs {
+        print::line(format_args!("  output   {path}"));
     }
     if let Some(reason) = failure(view) {
         print::problem(format_args!("job {}: {reason}", view.uuid));

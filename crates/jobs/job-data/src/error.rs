@@ -23,7 +23,7 @@ pub enum HttpError {
         host: String,
     },
     /// A name that does not resolve.
-    #[error("{host} cannot be resolved; check the name in the URL")]
+    #[error("{host} cannot be resolved; check the name of the host")]
     Unresolved {
         /// The host in the URL.
         host: String,

@@ -258,7 +258,7 @@ impl fmt::Display for LaterReasons {
         let mut parts = Vec::new();
         match self.at_work {
             0 => {}
-            1 => parts.push("the only executor is at work".to_owned()),
+            1 => parts.push("1 executor is at work".to_owned()),
             count => parts.push(format!("all {count} executors are at work")),
         }
         match self.full {

@@ -21,13 +21,25 @@ pub struct NamedCheckpoint {
 /// The checkpoints of a job, from which another attempt goes on, on any miner.
 #[derive(Debug, Default, Args)]
 pub struct CheckpointOptions {
-    /// Where the program leaves checkpoints.
+    /// Keep the checkpoints that the program leaves in FOLDER.
     ///
-    /// Another attempt goes on from the newest one.
+    /// FOLDER is in the container, by default /checkpoint; $MUSTER_CHECKPOINT_DIR has its path.
+    ///
+    /// A checkpoint is a file or a folder in it. It is kept after ten seconds without a change.
+    ///
+    /// A line in the file $MUSTER_PROGRESS has it kept sooner: {"step": 20, "checkpoint": "step-20"}.
+    ///
+    /// A name that ends in .tmp is never kept: write under such a name first, and rename it then.
+    ///
+    /// After a loss another attempt goes on from the newest one: $MUSTER_RESUME has its path.
+    ///
+    /// A job that begins anew has no $MUSTER_RESUME. --timeout is the time of all attempts together.
+    ///
+    /// `muster job checkpoints` lists and fetches what is kept.
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, require_equals = true,
         default_missing_value = DEFAULT_CHECKPOINT_FOLDER, help_heading = "Checkpoints")]
     pub checkpoint: Option<String>,
-    /// Ask the program to save every so many epochs; by default 5.
+    /// Ask the program to save every so many epochs; by default 5. $MUSTER_CHECKPOINT_EVERY has the number.
     #[arg(long, value_name = "N", help_heading = "Checkpoints", hide_short_help = true)]
     pub every: Option<u32>,
     /// Keep the checkpoint with the best value of this metric beside the three newest ones: loss, or accuracy=max.

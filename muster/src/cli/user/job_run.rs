@@ -22,13 +22,16 @@ pub(super) fn keep_short_help_short(arg: Arg) -> Arg {
 
 /// The text below the whole help.
 pub(super) const RUN_EXAMPLES: &str = "Examples:
+  muster job run python:3.13-slim -- python -c 'print(6 * 7)'
+  echo one two | muster job run -i - python:3.13-slim -- python -c 'import sys; print(sys.stdin.read().upper())'
   muster job run muster/hello:latest --input text.txt=notes.txt -- words
   muster job run python:3.13-slim --input data=./data --output model.bin --timeout 30m -- python /volume/data/train.py
   muster job run --spec job.toml
   muster job run IMAGE --input big.bin=https://host/big.bin --output out.bin='https://bucket/out.bin?X-Amz-Signature=…'
 
 Inputs lie under /volume. Files and folders in /output are delivered where --output says, small files in /artifacts come
-back inside the result. There is no network in the container. Ctrl-C cancels the job.
+back inside the result. A program may write below /output, /volume, /tmp, /var/tmp, /run and its home folder. There is
+no network in the container. Ctrl-C cancels the job.
 
 Exit codes:
   the program's own, where the program ended by itself
@@ -36,7 +39,9 @@ Exit codes:
   125  anything else ended the job: the subnet, the facilitator, a lost input, an option that cannot be used
   130  Ctrl-C
   2    the command line cannot be read
-A program may use these codes, too: with --json, `exit_code` is the program's own or null, and `fault` names the party.";
+A program may use these codes, too: with --json, `exit_code` is the program's own or null, and `fault` names the party.
+With --json, an error of the command itself is a line of JSON on standard error: {\"error\": {\"code\", \"message\",
+\"exit_code\"}}.";
 
 /// The way in which inputs of this machine travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

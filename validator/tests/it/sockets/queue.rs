@@ -122,7 +122,7 @@ async fn jobs_start_in_turns_of_their_accounts_and_by_priority_and_a_newcomer_ov
     let queue = world.get("/v0/queue").await;
     assert_eq!(queue["lines"][0]["class"], "always_on.test");
     assert_eq!(queue["lines"][0]["waiting"], 4);
-    assert_eq!(queue["lines"][0]["why"], "the only executor is at work");
+    assert_eq!(queue["lines"][0]["why"], "1 executor is at work");
 
     session.complete(held).await;
     session.paid().await;
@@ -153,7 +153,7 @@ async fn the_user_of_a_waiting_job_is_told_its_place_and_why() {
     world.facilitator.submit(&two).await;
     let place = world.facilitator.place_of(two.uuid).await;
     assert_eq!((place.ahead, place.waiting, place.estimate_s), (1, 2, None));
-    assert_eq!(place.why, "the only executor is at work");
+    assert_eq!(place.why, "1 executor is at work");
     session.complete(held).await;
     session.paid().await;
     // The first of them starts, so the other moves up; how long programs take is known now.
@@ -309,7 +309,7 @@ async fn a_job_that_waits_too_long_ends_and_says_what_it_waited_for() {
     assert_eq!(details.reason, JobRejectionReason::NoMinerForJob);
     assert!(
         details.message.ends_with(
-            "for an executor of class always_on.test, which is as long as it may: the only executor is at work"
+            "for an executor of class always_on.test, which is as long as it may: 1 executor is at work"
         ),
         "{}",
         details.message

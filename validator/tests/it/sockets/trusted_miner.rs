@@ -133,7 +133,7 @@ async fn jobs_for_the_trusted_miner_wait_in_a_line_of_their_own_that_outlives_th
         })
         .await;
     assert_eq!(queue["trusted_lines"][0]["waiting"], 1, "{queue}");
-    assert_eq!(queue["trusted_lines"][0]["why"], "the only executor is at work");
+    assert_eq!(queue["trusted_lines"][0]["why"], "1 executor is at work");
     assert_eq!(queue["jobs"][0]["on_trusted_miner"], true, "{queue}");
     assert!(
         queue["lines"]
