@@ -22,6 +22,7 @@ use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::Shells;
 use muster_process::{Clock as _, SharedClock, SystemClock};
+use muster_protocol::JobId;
 use muster_terminal::print;
 
 use self::cache::Cache;
@@ -38,6 +39,8 @@ const VARIABLE: &str = "MUSTER_COMPLETE";
 const SHOWN: Duration = Duration::from_secs(60);
 /// Values of this age at most are not renewed.
 const NEW: Duration = Duration::from_secs(5);
+/// Ids that are offered for an empty word, at most.
+const MOST_IDS: usize = 10;
 /// The wait for values that are older, at most.
 const MOST_WAIT: Duration = Duration::from_millis(200);
 
@@ -57,11 +60,38 @@ struct AccessAlone {
     access: FacilitatorOptions,
 }
 
-/// Answers a shell that asks for completions, and ends the process then.
-pub(crate) fn answer_shell() {
+/// Answers a shell that asks for completions, and ends the process then. Returns whether there is nothing to say to it.
+pub(crate) fn answer_shell() -> bool {
+    let words: Vec<String> = words_of_shell()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    if std::env::var_os(VARIABLE).is_some() && is_behind_break(&words, index_of_word()) {
+        return true;
+    }
     CompleteEnv::with_factory(|| with_candidates(Cli::command()))
         .var(VARIABLE)
         .complete();
+    false
+}
+
+/// The words of the command line that the shell completes.
+fn words_of_shell() -> impl Iterator<Item = OsString> {
+    std::env::args_os().skip_while(|word| word != "--").skip(1)
+}
+
+/// The index of the word that the shell completes.
+fn index_of_word() -> Option<usize> {
+    std::env::var("_CLAP_COMPLETE_INDEX").ok()?.parse().ok()
+}
+
+/// Whether bash cut the word out of a longer one, behind its `=` or `:`. It is a file for most options, and bash
+/// completes files by itself.
+fn is_behind_break(words: &[String], index: Option<usize>) -> bool {
+    let Some(index) = index else {
+        return false;
+    };
+    let is_break = |at: usize| words.get(at).is_some_and(|word| word == "=" || word == ":");
+    is_break(index) || index.checked_sub(1).is_some_and(is_break)
 }
 
 /// Runs `muster completions`.
@@ -126,9 +156,22 @@ fn kind_of(arg: &Arg) -> Option<ValueKind> {
 
 /// The values of a kind, without any error.
 fn candidates(kind: ValueKind) -> Vec<CompletionCandidate> {
-    let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
-    let values = kept_values(kind, access_of(words)).unwrap_or_default();
+    let mut values = kept_values(kind, access_of(words_of_shell())).unwrap_or_default();
+    let word = index_of_word().and_then(|index| words_of_shell().nth(index));
+    if word.is_none_or(|word| word.is_empty()) {
+        leave_out_older_ids(&mut values);
+    }
     values.into_iter().map(candidate).collect()
+}
+
+/// Leaves out the ids beyond the newest ones: nobody reads a hundred before the first letter is typed.
+fn leave_out_older_ids(values: &mut Vec<KnownValue>) {
+    let mut ids = 0;
+    values.retain(|known| {
+        let is_id = known.value.parse::<JobId>().is_ok();
+        ids += usize::from(is_id);
+        !is_id || ids <= MOST_IDS
+    });
 }
 
 fn candidate(known: KnownValue) -> CompletionCandidate {
@@ -245,6 +288,37 @@ async fn renew(kind: ValueKind, clock: SharedClock) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_bash_cut_out_of_a_longer_one_is_left_to_bash() {
+        let words = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
+        for (line, index, expected) in [
+            ("muster job run -i x =", 5, true),
+            ("muster job run -i x = d", 6, true),
+            ("muster job run --resume-from train :", 5, true),
+            ("muster job show tra", 3, false),
+            ("muster", 0, false),
+        ] {
+            assert_eq!(is_behind_break(&words(line), Some(index)), expected, "{line}");
+        }
+        assert!(!is_behind_break(&words("muster ="), None));
+    }
+
+    #[test]
+    fn an_empty_word_is_answered_with_names_and_the_newest_ids() {
+        let known = |value: String| KnownValue {
+            value,
+            about: String::new(),
+        };
+        let ids = (0..20).map(|number| known(format!("11111111-2222-4333-8444-5555555555{number:02}")));
+        let mut values: Vec<_> = [known("@last".to_owned()), known("train".to_owned())]
+            .into_iter()
+            .chain(ids)
+            .collect();
+        leave_out_older_ids(&mut values);
+        assert_eq!(values.len(), 12);
+        assert!(values.last().unwrap().value.ends_with("09"));
+    }
 
     #[test]
     fn values_of_a_minute_are_shown_at_once_and_older_ones_wait_for_news() {

@@ -248,8 +248,15 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
         return logs_since(&client, &view, since.begin(clock.now()), &args, &clock).await;
     }
     if let Some(lines) = args.tail {
+        if !view.last_status().is_terminal() {
+            return logs_since(&client, &view, view.created_at, &args, &clock).await;
+        }
         print_tail(&client, &view, lines).await?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(if args.follow {
+            ExitCode::from(exit_code(&view))
+        } else {
+            ExitCode::SUCCESS
+        });
     }
     if !args.follow || view.last_status().is_terminal() {
         if args.json {

@@ -43,7 +43,9 @@ use crate::cli::{Cli, Command, Miner, MinerCommand};
 use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
-    completion::answer_shell();
+    if completion::answer_shell() {
+        return ExitCode::SUCCESS;
+    }
     let code = match Cli::try_parse() {
         Ok(cli) => run_to_end(cli.command),
         // An error of the arguments goes to standard error; help and version were asked for.

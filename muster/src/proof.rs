@@ -141,6 +141,11 @@ fn told(record: &ProofRecord, proven: &VerifiedRecord) -> String {
             ),
         ),
         ("time", format!("{} to {}", proof.from, proof.to)),
+        (
+            "not signed",
+            "the other fields of the record, such as id, usage and cost: these are the gateway's words"
+                .to_owned(),
+        ),
     ];
     for (name, said) in lines {
         // Writing to a String does not fail.

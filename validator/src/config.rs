@@ -180,6 +180,8 @@ pub struct RoutingConfig {
     pub full_s: u64,
     /// Seconds for which an image or input that a miner once had is assumed to be still there.
     pub warm_s: u64,
+    /// Whether a miner of a graded class gets no more jobs at a time than it has proven executors.
+    pub proven_only: bool,
     /// Miners that get no jobs.
     pub blacklist: BTreeSet<MinerKey>,
     /// The known image that is run at miners after failures of users' jobs.
@@ -371,6 +373,7 @@ impl Default for RoutingConfig {
             fairness_s: 3_600,
             full_s: 5,
             warm_s: 86_400,
+            proven_only: true,
             blacklist: BTreeSet::new(),
             trial: TrialConfig::default(),
         }

@@ -6,6 +6,7 @@
 //! core for themselves, the engine and all clients the other. `MUSTER_BENCH_ROUNDS` (default 5) makes it small;
 //! `MUSTER_BENCH_NGINX` as for `proxy`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -169,6 +170,10 @@ impl ValidatorBackend for Jobs {
     }
 
     fn room_changes(&self) -> watch::Receiver<()> {
+        watch::Sender::default().subscribe()
+    }
+
+    fn waiting_jobs(&self) -> watch::Receiver<BTreeSet<ExecutorClass>> {
         watch::Sender::default().subscribe()
     }
 

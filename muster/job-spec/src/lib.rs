@@ -234,7 +234,7 @@ every = 0
 signal = "KILL"
 fatal_exit = [85]
 best = "loss=best"
-resume_from = "3"
+resume_from = ":3"
 stall = "9s"
 resume = "x"
 "#,

@@ -6,6 +6,13 @@ use clap::{Command, CommandFactory as _, Error};
 
 use super::Cli;
 
+/// The tip for a pattern that the shell has expanded.
+const QUOTE_PATTERN: &str =
+    "if that was a pattern, the shell has put your files in its place: quote it, `-o '*.csv'`";
+
+/// The tip for all jobs of a list.
+const ALL_LISTED: &str = "jobs of every state are listed, the newest first; `-n N` shows more of them";
+
 /// The option before whose value [`WITHOUT_PATH`] is told.
 const INPUT: &[&str] = &["-i", "--input"];
 
@@ -29,13 +36,18 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (&["wait"], "`muster job wait JOB`"),
     (
-        &["inspect", "status", "describe", "show", "info"],
+        &["inspect", "status", "describe", "show"],
         "`muster job show JOB`; `muster top` watches all of yours",
     ),
     (
         &["cancel", "stop", "kill", "rm", "delete"],
-        "`muster job cancel JOB`",
+        "`muster job cancel JOB` stops a job; jobs that have ended stay listed for a while",
     ),
+    (
+        &["rerun", "retry", "again", "restart", "repeat"],
+        "`muster job run --again JOB` runs one once more",
+    ),
+    (&["version"], "`muster --version`"),
     (&["down"], "Ctrl-C in its terminal ends the subnet of `muster up`"),
     (
         &["get", "cp", "fetch", "download", "result", "results", "outputs"],
@@ -59,7 +71,12 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "`muster forward MODEL` serves a model on a port of this machine",
     ),
     (&["verify", "proofs"], "`muster proof verify FILE`"),
-    (&["classes", "capacity", "offers", "hardware"], "`muster subnet`"),
+    (
+        &[
+            "classes", "capacity", "offers", "hardware", "nodes", "miners", "info",
+        ],
+        "`muster subnet` lists what is offered",
+    ),
     (&["upload", "put"], "`muster files put FILE`"),
     (&["whoami", "me", "user"], "`muster account show`"),
 ];
@@ -130,6 +147,23 @@ const OPTIONS: &[(&[&str], &str)] = &[
     ),
     (&["-l", "--label"], "`--name NAME` names the job"),
     (
+        &["--image"],
+        "the image stands by itself: muster job run IMAGE -- PROGRAM",
+    ),
+    (
+        &[
+            "--init",
+            "-h",
+            "--hostname",
+            "--log-driver",
+            "--sysctl",
+            "--cgroupns",
+            "--cgroup-parent",
+            "--uts",
+        ],
+        "leave it out: a job has none of it",
+    ),
+    (
         &["-a", "--attach", "--follow", "-f"],
         "`muster job run` shows the output until the end, without -d",
     ),
@@ -173,6 +207,9 @@ fn tips(told: &Error, words: &[String]) -> Vec<String> {
         Some(_) | None => None,
     };
     match (told.kind(), arguments.as_slice()) {
+        (ErrorKind::InvalidSubcommand, ["proof", ..]) => {
+            vec!["`muster proof verify FILE` checks what `muster chat --save` wrote".to_owned()]
+        }
         (ErrorKind::InvalidSubcommand, [first, ..]) => {
             let command = refused(ContextKind::InvalidSubcommand).unwrap_or_default();
             let is_here = [command, "job"].contains(first);
@@ -185,8 +222,22 @@ fn tips(told: &Error, words: &[String]) -> Vec<String> {
             let separator = (!rest.contains(&"--")).then(|| {
                 "put `--` before the program and its own options: muster job run IMAGE -- PROGRAM ARGUMENTS".to_owned()
             });
-            listed(OPTIONS, name).into_iter().chain(separator).collect()
+            let pattern = is_expanded(rest).then(|| QUOTE_PATTERN.to_owned());
+            listed(OPTIONS, name)
+                .into_iter()
+                .chain(pattern)
+                .chain(separator)
+                .collect()
         }
+        (ErrorKind::UnknownArgument, ["job", "ls" | "list", ..]) => {
+            let is_all =
+                refused(ContextKind::InvalidArg).is_some_and(|option| ["-a", "--all"].contains(&option));
+            is_all.then(|| ALL_LISTED.to_owned()).into_iter().collect()
+        }
+        (ErrorKind::UnknownArgument, ["chat", ..]) => {
+            vec!["`muster chat MODEL -m TEXT` asks one question".to_owned()]
+        }
+        (ErrorKind::UnknownArgument, ["subnet", ..]) => vec!["`muster subnet` stands by itself".to_owned()],
         (ErrorKind::MissingRequiredArgument, ["job", "run", rest @ ..]) => {
             let before = rest.iter().take_while(|word| **word != "--");
             let pairs = before.clone().zip(before.skip(1));
@@ -199,6 +250,15 @@ fn tips(told: &Error, words: &[String]) -> Vec<String> {
         }
         (_, _) => Vec::new(),
     }
+}
+
+/// Whether a word behind `-o` and the next one have the same ending, as files of a pattern have.
+fn is_expanded(words: &[&str]) -> bool {
+    let ending = |word: &str| word.rsplit_once('.').map(|(_, ending)| ending.to_owned());
+    let triples = words.iter().zip(words.iter().skip(1)).zip(words.iter().skip(2));
+    triples
+        .filter(|((option, _), _)| ["-o", "--output"].contains(option))
+        .any(|((_, first), second)| ending(first).is_some_and(|first| ending(second) == Some(first)))
 }
 
 fn is_no_input(value: &str) -> bool {
@@ -259,6 +319,12 @@ mod tests {
                 "tip: `muster subnet` lists the classes",
             ),
             ("muster job run alpine ls -l", "put `--` before the program"),
+            ("muster job run -o 1.csv 2.csv alpine -- ls", "quote it"),
+            ("muster job rerun train", "`muster job run --again JOB`"),
+            ("muster job ls --all", "of every state are listed"),
+            ("muster chat parrot Polly", "-m TEXT"),
+            ("muster proof answer.json", "`muster proof verify FILE`"),
+            ("muster subnet ls", "stands by itself"),
         ] {
             let told = refusal(line);
             assert!(told.contains(tip), "{line}: {told}");
@@ -295,7 +361,9 @@ mod tests {
                     command = next;
                     rest.next();
                 }
-                assert!(!command.has_subcommands(), "{words:?}: {quoted}");
+                let is_whole =
+                    !command.has_subcommands() || rest.peek().is_some_and(|word| word.starts_with('-'));
+                assert!(is_whole, "{words:?}: {quoted}");
             }
         }
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use muster_client::FacilitatorUrl;
-use muster_job_spec::options::{ReportOptions, Since, read_since};
+use muster_job_spec::options::{CheckpointChoice, ReportOptions, Since, read_choice, read_since};
 use muster_protocol::account_api::KeyRight;
 use muster_protocol::job::MetricName;
 use muster_protocol::{ExecutorClass, JobReference, ValidatorKey};
@@ -185,8 +185,8 @@ pub(crate) struct JobLogs {
     /// Go on until the job has ended; then end with its exit code. Ctrl-C leaves the job alone.
     #[arg(long, short = 'f')]
     pub(crate) follow: bool,
-    /// Only the last lines of each stream.
-    #[arg(long, short = 'n', value_name = "LINES", conflicts_with_all = ["follow", "json"])]
+    /// Only the last lines of each stream; with --follow, and what comes after them.
+    #[arg(long, short = 'n', value_name = "LINES", conflicts_with = "json")]
     pub(crate) tail: Option<usize>,
     /// Only what the facilitator received since then: 10m, 1h30m, or 2026-01-02T03:04:05Z.
     #[arg(long, value_name = "TIME", value_parser = read_since, conflicts_with_all = ["tail", "json"])]
@@ -224,6 +224,10 @@ pub(crate) struct JobReport {
 
 /// `muster job curve`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "A program reports metrics by lines of the file $MUSTER_PROGRESS: {\"step\": 20, \"metrics\": {\"loss\": 0.1}}.
+`muster job run --metric NAME=REGEX` finds them in what any program prints."
+)]
 pub(crate) struct JobCurve {
     /// The job: its id, the beginning of its id, its name, or @last for the newest one.
     #[arg(value_name = "JOB")]
@@ -247,9 +251,9 @@ pub(crate) struct JobCheckpoints {
     /// The job: its id, the beginning of its id, its name, or @last for the newest one.
     #[arg(value_name = "JOB")]
     pub(crate) id: JobReference,
-    /// Fetch the checkpoint of this number.
-    #[arg(long, value_name = "N")]
-    pub(crate) get: Option<u32>,
+    /// Fetch the checkpoint of this number, or the newest one: `newest`.
+    #[arg(long, value_name = "N", value_parser = read_choice)]
+    pub(crate) get: Option<CheckpointChoice>,
     /// The folder that the checkpoint is written into.
     #[arg(long, value_name = "FOLDER", default_value = ".", requires = "get")]
     pub(crate) save: PathBuf,

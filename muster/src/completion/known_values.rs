@@ -38,7 +38,7 @@ impl ValueKind {
     /// The kind of the values that a help text calls by this name.
     pub(super) fn of_value_name(name: &str) -> Option<Self> {
         match name {
-            "JOB" => Some(Self::Jobs),
+            "JOB" | "JOB[:N]" => Some(Self::Jobs),
             "FILE-ID" => Some(Self::Files),
             "CLASS" => Some(Self::Classes),
             "MODEL" => Some(Self::Models),

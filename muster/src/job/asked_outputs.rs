@@ -100,6 +100,7 @@ impl AskedOutput {
 /// Finds what the user has at the places of outputs that come here, so that no job runs to be refused at its end. A
 /// folder that is there is no fault: only the job knows the names in it.
 pub(super) fn check_places(outputs: &[AskedOutput], to: SaveTo<'_>) -> Result<()> {
+    let mut taken = Vec::new();
     for output in outputs.iter().filter(|output| output.comes_here()) {
         let coming = match output.form {
             AskedForm::Folder => Coming::Folder,
@@ -109,18 +110,19 @@ pub(super) fn check_places(outputs: &[AskedOutput], to: SaveTo<'_>) -> Result<()
         };
         match is_there(&to.folder.join(&output.path), coming, to.overwrite) {
             Ok(_) => {}
-            Err(PlaceError::Taken(places)) => {
-                let reason = anyhow::anyhow!(
-                    "{places}, where the output {:?} is to be written; nothing runs. Move it, name another folder with \
-                     --save, or let the output replace it with --force",
-                    output.path
-                );
-                return Err(Failure::new(ErrorCode::PlaceTaken, reason));
-            }
+            Err(PlaceError::Taken(places)) => taken.push(places.to_string()),
             Err(error @ PlaceError::Io { .. }) => return Err(error.into()),
         }
     }
-    Ok(())
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let reason = anyhow::anyhow!(
+        "{}, where outputs are to be written; nothing runs. Name another folder with --save, or let --force replace \
+         what is here",
+        taken.join(", ")
+    );
+    Err(Failure::new(ErrorCode::PlaceTaken, reason))
 }
 
 /// Makes a place for each output that has none. Only a place that is used later counts towards an account's bytes.

@@ -6,13 +6,16 @@ use anyhow::{Context as _, anyhow};
 use muster_checkpoint_transfer::{BlockClient, RestoreReader, restore};
 use muster_checkpoints::TreeLimits;
 use muster_client::HttpClient;
+use muster_job_spec::options::CheckpointChoice;
 use muster_process::SharedClock;
+use muster_protocol::job::KeptCheckpoint;
 use muster_protocol::rest::{JobCheckpointsView, JobView};
+use muster_protocol::{ErrorCode, JobReference};
 use muster_terminal::{checkpoint_text, print};
 
 use crate::cli::user::JobCheckpoints;
 use crate::facilitator_access::{self, client_failure};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 pub(super) async fn checkpoints(args: JobCheckpoints, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.access)?
@@ -20,8 +23,8 @@ pub(super) async fn checkpoints(args: JobCheckpoints, clock: SharedClock) -> Res
         .await?;
     let id = client.find_job(&args.id).await.map_err(client_failure)?;
     let view = client.job_checkpoints(id).await.map_err(client_failure)?;
-    if let Some(ordinal) = args.get {
-        return fetch(&args, ordinal, &view, client.http(), clock).await;
+    if let Some(choice) = args.get {
+        return fetch(&args, choice, &view, client.http(), clock).await;
     }
     if args.json {
         print::line(format_args!(
@@ -37,6 +40,35 @@ pub(super) async fn checkpoints(args: JobCheckpoints, clock: SharedClock) -> Res
     }
     checkpoint_text::print_table(&view.checkpoints);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The chosen one of the checkpoints of a job.
+///
+/// # Errors
+/// It is not kept, and the error lists those that are.
+pub(super) fn choose<'a>(
+    view: &'a JobCheckpointsView,
+    choice: CheckpointChoice,
+    job: &JobReference,
+) -> Result<&'a KeptCheckpoint> {
+    let kept = &view.checkpoints;
+    let found = match choice {
+        CheckpointChoice::Numbered(number) => kept.iter().find(|checkpoint| checkpoint.ordinal == number),
+        CheckpointChoice::Newest => kept.iter().max_by_key(|checkpoint| checkpoint.ordinal),
+    };
+    let listed: Vec<String> = kept
+        .iter()
+        .map(|checkpoint| checkpoint.ordinal.to_string())
+        .collect();
+    found.ok_or_else(|| match (choice, listed.join(", ").as_str()) {
+        (_, "") => Failure::usage(format_args!(
+            "job {job} keeps no checkpoints; `muster job checkpoints {job}` says why"
+        )),
+        (CheckpointChoice::Numbered(number), listed) => Failure::usage(format_args!(
+            "job {job} keeps no checkpoint {number} any more; kept are {listed}"
+        )),
+        (CheckpointChoice::Newest, listed) => Failure::usage(format_args!("kept are {listed}")),
+    })
 }
 
 /// Why a job keeps no checkpoints.
@@ -59,16 +91,20 @@ fn why_none(job: &JobView) -> &'static str {
 
 async fn fetch(
     args: &JobCheckpoints,
-    ordinal: u32,
+    choice: CheckpointChoice,
     view: &JobCheckpointsView,
     http: HttpClient,
     clock: SharedClock,
 ) -> Result<ExitCode> {
-    let found = view
-        .checkpoints
-        .iter()
-        .find(|checkpoint| checkpoint.ordinal == ordinal);
-    let found = found.ok_or_else(|| anyhow!("job {} keeps no checkpoint {ordinal}", args.id))?;
+    let found = choose(view, choice, &args.id)?;
+    let place = args.save.join(&found.name);
+    if place.symlink_metadata().is_ok() {
+        let reason = anyhow!(
+            "{} is here already: move it, or name another folder with --save",
+            print::plain(&place.display().to_string())
+        );
+        return Err(Failure::new(ErrorCode::PlaceTaken, reason));
+    }
     std::fs::create_dir_all(&args.save).with_context(|| format!("{} cannot be made", args.save.display()))?;
     let base = view
         .blocks

@@ -31,7 +31,11 @@ pub(super) async fn curve(args: JobCurve, clock: SharedClock) -> Result<ExitCode
     if let Some(file) = args.svg {
         let svg = draw_svg(&format!("job {id}"), &series);
         std::fs::write(&file, svg).with_context(|| format!("{} cannot be written", file.display()))?;
-        print::line(format_args!("{} curves in {}", series.len(), file.display()));
+        let count = match series.len() {
+            1 => "1 curve".to_owned(),
+            count => format!("{count} curves"),
+        };
+        print::line(format_args!("{count} in {}", file.display()));
         return Ok(ExitCode::SUCCESS);
     }
     if series.is_empty() {

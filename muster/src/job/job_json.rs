@@ -106,6 +106,12 @@ fn answer<'a>(view: &JobView, saved: &'a [Saved]) -> JobAnswer<'a> {
         ),
         Some(Outcome::Completed(_)) | None => (None, None, None),
     };
+    // Its reason is none of the wire's.
+    let is_cancelled = view.state() == JobState::Cancelled;
+    let reason = match is_cancelled {
+        true => Some(JobState::Cancelled.as_str()),
+        false => reason,
+    };
     let code = context.and_then(|context| context.get("code")?.as_str());
     let ended = view.last_status().is_terminal();
     JobAnswer {

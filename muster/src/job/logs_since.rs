@@ -1,4 +1,4 @@
-//! `muster job logs --since`: the output that the facilitator received from a time on.
+//! `muster job logs` of a job that runs, and with `--since`: the output that the facilitator received from a time on.
 //!
 //! The facilitator keeps the times of the newest pieces of output that came while the program ran. The output that came
 //! with the job's end has the time of the end.
@@ -56,14 +56,24 @@ pub(super) async fn logs_since(
     let newest = newest.map(|entry| (entry.status, entry.created_at));
     let caught_up = Notify::new();
     let mut since = OutputSince::default();
+    let mut held = args.tail.map(|lines| (lines, Vec::new()));
     let tell = |news: News| {
         if let News::Log(log) = &news {
             since.of(log.stream).note(log, begin);
+            if let Some((_, pieces)) = &mut held {
+                pieces.push(log.clone());
+                return;
+            }
         }
         if let News::Status(entry) = &news
             && newest == Some((entry.status, entry.created_at))
         {
             caught_up.notify_one();
+            if let Some((lines, pieces)) = held.take() {
+                for piece in last_pieces(pieces, lines) {
+                    live.news(News::Log(piece));
+                }
+            }
         }
         if !has_ended && time_of(&news).is_none_or(|at| at >= begin) {
             live.news(news);
@@ -98,6 +108,35 @@ pub(super) async fn logs_since(
         }
         Some(_) | None => ExitCode::SUCCESS,
     })
+}
+
+/// The pieces with the last lines of each stream; the last line need not have an end.
+fn last_pieces(mut pieces: Vec<LogEvent>, lines: usize) -> Vec<LogEvent> {
+    for stream in [LogStream::Stdout, LogStream::Stderr] {
+        let of_stream = pieces.iter_mut().filter(|piece| piece.stream == stream);
+        let (mut left, mut is_end) = (lines, true);
+        for piece in of_stream.rev() {
+            let text = match is_end {
+                true => piece.text.strip_suffix('\n').unwrap_or(&piece.text),
+                false => &piece.text,
+            };
+            is_end = is_end && piece.text.is_empty();
+            let before = text.rmatch_indices('\n').nth(left.saturating_sub(1));
+            let begin = match before {
+                _ if left == 0 => piece.text.len(),
+                Some((at, _)) => at.saturating_add(1),
+                None => 0,
+            };
+            left = match before {
+                Some(_) => 0,
+                None => left.saturating_sub(text.matches('\n').count()),
+            };
+            piece.text.drain(..begin);
+            piece.offset = piece.offset.saturating_add(begin as u64);
+        }
+    }
+    pieces.retain(|piece| !piece.text.is_empty());
+    pieces
 }
 
 /// Whether the end of a job, with the rest of its output, came since a time.
@@ -190,6 +229,27 @@ mod tests {
     fn output_is_cut_where_its_oldest_piece_is_wanted_and_not_the_first() {
         assert_eq!(noted(&[piece(7, 9, "x"), piece(8, 11, "y")]), (8, 9, false));
         assert_eq!(noted(&[piece(7, 10, "x")]), (7, 8, true));
+    }
+
+    #[test]
+    fn the_last_lines_are_cut_out_of_the_pieces_in_which_they_came() {
+        let pieces = [piece(0, 1, "a\nb"), piece(3, 2, "c\nd\n"), piece(7, 3, "e")];
+        for (lines, expected) in [
+            (0, vec![]),
+            (1, vec![(7, "e")]),
+            (2, vec![(5, "d\n"), (7, "e")]),
+            (3, vec![(2, "b"), (3, "c\nd\n"), (7, "e")]),
+            (9, vec![(0, "a\nb"), (3, "c\nd\n"), (7, "e")]),
+        ] {
+            let left = last_pieces(pieces.to_vec(), lines);
+            let left: Vec<_> = left
+                .iter()
+                .map(|piece| (piece.offset, piece.text.as_str()))
+                .collect();
+            assert_eq!(left, expected, "{lines}");
+        }
+        let ended = [piece(0, 1, "a\nb\n")];
+        assert_eq!(last_pieces(ended.to_vec(), 1)[0].text, "b\n");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use indexmap::IndexMap;
 use muster_client::{Client, ClientError};
 use muster_executor::archive_forms::prepare_archive;
 use muster_identity::seal_credentials;
+use muster_job_spec::options::CheckpointChoice;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, shutdown};
 use muster_protocol::image_reference::ImageName;
@@ -30,6 +31,7 @@ use tokio::task::spawn_blocking;
 
 use super::again::request_again;
 use super::asked_outputs::{AskedOutput, check_places, make_places};
+use super::checkpoints::choose;
 use super::chosen_validator::validator_for;
 use super::exit_code::{EXIT_INTERRUPTED, exit_code};
 use super::job_json::whole_job;
@@ -208,7 +210,12 @@ async fn submit(
 ) -> Result<Submitted> {
     let tag = args.name.as_ref().map(JobName::to_string);
     let (job, outputs) = match &args.again {
-        Some(earlier) => request_again(client, earlier).await?,
+        Some(earlier) => {
+            let (mut job, outputs) = request_again(client, earlier).await?;
+            let resume_from = find_checkpoint(client, args).await?;
+            job.muster = go_on_from(job.muster, resume_from, args);
+            (job, outputs)
+        }
         None => {
             let router = validator_for(target, client, args).await?;
             first_request(client, live, args, router, parts).await?
@@ -220,6 +227,24 @@ async fn submit(
         job,
         outputs,
     })
+}
+
+/// The extension of an earlier job's request, with the checkpoint to begin from where one is named.
+fn go_on_from(
+    earlier: Option<Box<JobExtension>>,
+    resume_from: Option<ResumeSource>,
+    args: &JobRun,
+) -> Option<Box<JobExtension>> {
+    if resume_from.is_none() {
+        return earlier;
+    }
+    let mut extension = earlier.unwrap_or_default();
+    let terms = extension.terms.get_or_insert_default();
+    match &mut terms.checkpoints {
+        Some(checkpoints) => checkpoints.resume_from = resume_from,
+        none => *none = args.terms.checkpoints.terms(resume_from),
+    }
+    Some(extension)
 }
 
 /// The request of a job that the command line describes, and the outputs that come back.
@@ -521,7 +546,14 @@ async fn find_checkpoint(client: &Client, args: &JobRun) -> Result<Option<Resume
         return Ok(None);
     };
     let job = client.find_job(&named.job).await.map_err(client_failure)?;
-    let ordinal = named.ordinal;
+    let ordinal = match named.choice {
+        // The facilitator says whether it is kept.
+        CheckpointChoice::Numbered(number) => number,
+        CheckpointChoice::Newest => {
+            let view = client.job_checkpoints(job).await.map_err(client_failure)?;
+            choose(&view, named.choice, &named.job)?.ordinal
+        }
+    };
     Ok(Some(ResumeSource { job, ordinal }))
 }
 

@@ -374,7 +374,8 @@ impl Setup<'_> {
             "operator": self.operator("validator"),
             // A cycle takes seconds here.
             "receipts": {"interval_s": 1},
-            "routing": {"trial": {"image": self.image, "args": ["words"]}},
+            // Sessions and jobs outlast the half minutes between batches here, so batches prove less than there is.
+            "routing": {"trial": {"image": self.image, "args": ["words"]}, "proven_only": false},
             "grading": {
                 "every_blocks": every_blocks,
                 "probe_every_blocks": 0,
@@ -469,6 +470,8 @@ impl Setup<'_> {
             "facilitators": Vec::from_iter(facilitator),
             "max_sessions": max_sessions,
             "heartbeat_s": 2,
+            // With two executors one is worth more than the second in which the next session starts.
+            "yield_s": 5,
             "patience_s": self.seconds_of_patience(90),
             "start_s": self.seconds_of_patience(60),
             "services": services,

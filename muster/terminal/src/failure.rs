@@ -57,18 +57,23 @@ impl Failure {
         }
     }
 
-    /// Arguments that cannot be used.
+    /// Arguments that cannot be used, with the causes that the message has.
     pub fn usage(message: impl fmt::Display) -> Self {
         Self {
             code: None,
-            error: anyhow::anyhow!("{message}"),
+            error: anyhow::anyhow!("{message:#}"),
             exit: EXIT_USAGE,
         }
     }
 
     /// Arguments that cannot be read, with the text that a person gets.
     pub fn unreadable_arguments(text: &str) -> Self {
+        // The usage and the way to the help are for people.
         let message = text.split("\n\nUsage:").next().unwrap_or(text);
+        let message = message
+            .split("\n\nFor more information")
+            .next()
+            .unwrap_or(message);
         let message = message.trim().trim_start_matches("error: ").to_owned();
         Self {
             code: None,

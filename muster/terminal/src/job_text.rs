@@ -11,7 +11,7 @@ use muster_protocol::wire::checks::{CheckOrigin, JobCheck};
 use muster_protocol::{JobState, Receipt, ReceiptPayload, Timestamp};
 
 use crate::completion_text::print_completion;
-use crate::network_hint::network_hint;
+use crate::failure_hint::failure_hint;
 use crate::print;
 
 /// The end of a job: what it printed, or what failed and whose fault it was.
@@ -96,7 +96,12 @@ pub fn job(view: &JobView) {
         queue(queued);
     }
     for entry in &view.status_history {
-        print::line(format_args!("{}", step(entry, view.created_at)));
+        let is_end = view.state() == JobState::Cancelled && entry.status.is_terminal();
+        let text = match is_end {
+            true => cancellation(entry, view.created_at),
+            false => step(entry, view.created_at),
+        };
+        print::line(format_args!("{text}"));
     }
     for receipt in receipts(view) {
         print::line(format_args!("  receipt  {}", describe(&receipt)));
@@ -176,6 +181,12 @@ pub fn step(entry: &StatusEntry, begun: Timestamp) -> String {
     format!("  {seconds:>8.3} s  {state:<10}  ({step})")
 }
 
+/// The line about the end of a job that its user cancelled, whose status is that of a failure.
+fn cancellation(entry: &StatusEntry, begun: Timestamp) -> String {
+    let seconds = entry.created_at.since(begun).as_secs_f64();
+    format!("  {seconds:>8.3} s  {:<10}  (stopped)", JobState::Cancelled)
+}
+
 /// A line about an image that is being fetched: `           fetching the image: 1.5 of 3.0 MiB, 1 of 2 layers`.
 pub fn image_progress(progress: &ProgressEvent) -> String {
     let mib = |bytes: u64| {
@@ -218,7 +229,7 @@ pub fn describe(receipt: &Receipt) -> String {
 pub fn failure(view: &JobView) -> Option<String> {
     let outcome = view.failure()?;
     let failure = describe_failure(&outcome)?;
-    Some(match network_hint(&outcome, view) {
+    Some(match failure_hint(&outcome, view) {
         Some(hint) => format!("{failure}; {hint}"),
         None => failure,
     })

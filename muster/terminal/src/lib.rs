@@ -10,11 +10,11 @@
 pub mod checkpoint_text;
 pub mod completion_text;
 pub mod failure;
+mod failure_hint;
 pub mod job_display;
 pub mod job_text;
 pub mod key_text;
 pub mod miner_text;
-mod network_hint;
 mod open_line;
 pub mod print;
 pub mod printed_part;

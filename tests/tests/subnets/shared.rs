@@ -150,6 +150,9 @@ fn a_model_is_asked_in_the_terminal_and_by_curl() {
             streaming::curl_sees_the_words_one_by_one_and_the_proof_last_whichever_http_it_speaks(&subnet);
         },
     );
+    section("a job gets the executor of a session that nobody uses", || {
+        streaming::a_job_gets_the_executor_of_a_session_that_nobody_uses(&subnet);
+    });
     section("the long job has run all the time", || {
         users::the_job_still_runs(&subnet, &job);
     });

@@ -170,6 +170,22 @@ pub(crate) fn a_chat_waits_for_a_machine_is_told_its_place_and_gets_its_answer(s
     );
 }
 
+/// One executor is at work by the caller's job, and the other one by a session that was used just now.
+pub(crate) fn a_job_gets_the_executor_of_a_session_that_nobody_uses(subnet: &RunningSubnet) {
+    let words = [
+        "job",
+        "run",
+        "-q",
+        subnet.demo_image(),
+        "--",
+        "probe",
+        "exit",
+        "0",
+    ];
+    let ran = subnet.muster(&words).unwrap();
+    assert_eq!(ran.code, Some(0), "{ran:?}\n{}", logs(subnet));
+}
+
 pub(crate) fn a_chat_in_the_terminal_shows_what_each_answer_is_worth_and_a_changed_one_is_worth_nothing(
     subnet: &RunningSubnet,
 ) {

@@ -1,11 +1,12 @@
 //! The validator as its gateway uses it: the gateway's sessions are jobs of the validator's own.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use muster_gateway::backend::{StreamingJobOrder, ValidatorBackend};
-use muster_protocol::{Hotkey, JobId, MinerKey, ValidatorKey};
+use muster_protocol::{ExecutorClass, Hotkey, JobId, MinerKey, ValidatorKey};
 
 use tokio::sync::watch;
 
@@ -33,6 +34,10 @@ impl ValidatorBackend for OwnJobs {
 
     fn room_changes(&self) -> watch::Receiver<()> {
         self.deps.registry.room_changes()
+    }
+
+    fn waiting_jobs(&self) -> watch::Receiver<BTreeSet<ExecutorClass>> {
+        self.deps.registry.waiting_jobs()
     }
 
     fn end_job(&self, job: JobId, reason: &'static str, is_closed: bool) -> BoxFuture<'_, ()> {

@@ -1,10 +1,10 @@
 //! The validator's own jobs that have not ended: the receivers of their news, and the miners that may run them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use muster_gateway::backend::{JobNews, NoRoom};
 use muster_protocol::receipt::AttemptAtWork;
-use muster_protocol::{JobId, MinerKey};
+use muster_protocol::{ExecutorClass, JobId, MinerKey};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
@@ -18,6 +18,8 @@ pub struct OwnJobRegistry {
     without_room: Mutex<HashMap<JobId, NoRoom>>,
     /// Changes whenever an executor may have become free.
     room: watch::Sender<()>,
+    /// The classes for whose executors users' jobs wait.
+    waiting: watch::Sender<BTreeSet<ExecutorClass>>,
 }
 
 /// A job that only one miner may run.
@@ -72,6 +74,20 @@ impl OwnJobRegistry {
     /// Changes whenever an executor may have become free.
     pub fn room_changes(&self) -> watch::Receiver<()> {
         self.room.subscribe()
+    }
+
+    /// Notes the classes for whose executors users' jobs wait, because all that there are are at work.
+    pub fn note_waiting_jobs(&self, classes: BTreeSet<ExecutorClass>) {
+        self.waiting.send_if_modified(|known| {
+            let differs = *known != classes;
+            *known = classes;
+            differs
+        });
+    }
+
+    /// The classes for whose executors users' jobs wait.
+    pub fn waiting_jobs(&self) -> watch::Receiver<BTreeSet<ExecutorClass>> {
+        self.waiting.subscribe()
     }
 
     /// Waits until one of the validator's own jobs is over; returns at once for any other job.

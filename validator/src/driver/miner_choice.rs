@@ -328,8 +328,8 @@ fn policy(state: &ValidatorState, is_own: bool) -> RoutingPolicy {
     state.config.routing.policy(state.keypair.hotkey(), most_unproven)
 }
 
-/// Adds the executors that validators agree are proven to what the ledger knows. Of the trusted miner the manifest
-/// counts, and no incident: the ledger lets its jobs wait after each failure.
+/// Adds the executors that validators agree are proven to what the ledger knows, where they bound the jobs. Of the
+/// trusted miner the manifest counts, and no incident: the ledger lets its jobs wait after each failure.
 fn complete_stats(
     state: &ValidatorState,
     pool: MinerPool,
@@ -338,8 +338,10 @@ fn complete_stats(
 ) {
     match pool {
         MinerPool::Subnet | MinerPool::Pinned(_) | MinerPool::Disguised(_) => {
-            let proven = state.proven();
-            note_proven(stats, class, |miner| proven.of(miner, class));
+            if state.config.routing.proven_only {
+                let proven = state.proven();
+                note_proven(stats, class, |miner| proven.of(miner, class));
+            }
         }
         MinerPool::Trusted => {
             for miner in stats.values_mut() {

@@ -3,6 +3,7 @@
 //!
 //! [`WaitingLines`]: muster_job_queue::WaitingLines
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::future::OptionFuture;
@@ -36,6 +37,15 @@ enum JobStart {
     Settled,
     /// No miner may be asked for it, and nothing more is known of it than before.
     Unexplained,
+}
+
+/// How far the jobs of a line got.
+#[derive(Clone, Copy, Debug, Default)]
+struct LineOutcome {
+    /// When a reason against a miner ends; `None` if no time is known.
+    again: Option<Timestamp>,
+    /// Whether jobs are left because executors are at work.
+    lacks_executor: bool,
 }
 
 /// Starts the drivers of waiting jobs.
@@ -89,6 +99,7 @@ impl QueueDispatcher {
             waiting.queue.lines()
         };
         if lines.is_empty() {
+            self.waiting.note_waiting_classes(BTreeSet::new());
             return Ok(None);
         }
         let Some(metagraph) = self.metagraph_for_waiting().await else {
@@ -97,13 +108,19 @@ impl QueueDispatcher {
             return Ok(self.queue.chain_deadline());
         };
         let mut again = None;
+        let mut without_executor = BTreeSet::new();
         for line in lines {
             let waited = self.waiting.lock().queue.waiting_for(line);
-            again = earliest([again, self.dispatch_line(line, Arc::clone(&metagraph)).await?]);
+            let step = self.dispatch_line(line, Arc::clone(&metagraph)).await?;
+            again = earliest([again, step.again]);
+            if step.lacks_executor && !line.on_trusted_miner {
+                without_executor.insert(line.class);
+            }
             if self.waiting.lock().queue.waiting_for(line) < waited {
                 self.queue.send_head_places(line);
             }
         }
+        self.waiting.note_waiting_classes(without_executor);
         self.queue.end_expired(now).await?;
         Ok(earliest([again, self.waiting.lock().queue.next_deadline()]))
     }
@@ -122,15 +139,15 @@ impl QueueDispatcher {
         }
     }
 
-    /// Starts the jobs of one line for which there is room. Returns when a reason against a miner ends.
+    /// Starts the jobs of one line for which there is room.
     async fn dispatch_line(
         &self,
         line: ExecutorLine,
         mut metagraph: Arc<Metagraph>,
-    ) -> Result<Option<Timestamp>, StoreError> {
+    ) -> Result<LineOutcome, StoreError> {
         loop {
             if self.waiting.lock().queue.waiting_for(line) == 0 {
-                return Ok(None);
+                return Ok(LineOutcome::default());
             }
             let found = self
                 .chooser
@@ -140,16 +157,22 @@ impl QueueDispatcher {
             match step {
                 LineStep::Start(job) => {
                     if self.start(job, &found, &metagraph).await? == JobStart::Unexplained {
-                        return Ok(None);
+                        return Ok(LineOutcome::default());
                     }
                 }
                 LineStep::PassOver { arrived, again } => {
                     self.send_places(arrived);
-                    return Ok(again);
+                    return Ok(LineOutcome {
+                        again,
+                        lacks_executor: false,
+                    });
                 }
                 LineStep::Block(reasons) => {
                     self.block(line, reasons, &metagraph);
-                    return Ok(reasons.until);
+                    return Ok(LineOutcome {
+                        again: reasons.until,
+                        lacks_executor: reasons.at_work > 0 || reasons.full > 0,
+                    });
                 }
                 LineStep::Refuse => {
                     // A miner may have announced itself since the metagraph was read.
@@ -159,7 +182,7 @@ impl QueueDispatcher {
                     }
                     let need = ExecutorNeed::of_line(line);
                     self.queue.refuse_unexamined(need, &found, &metagraph).await?;
-                    return Ok(None);
+                    return Ok(LineOutcome::default());
                 }
                 LineStep::RefusePrivate => {
                     let private = private.unwrap_or_default();

@@ -1,10 +1,12 @@
 //! The jobs that wait in memory, and the signal that wakes their dispatcher.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_job_queue::{ExecutorLine, QueueLimits, WaitingLines};
 use muster_own_jobs::OwnJobRegistry;
+use muster_protocol::ExecutorClass;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
@@ -43,6 +45,11 @@ impl WaitingJobs {
             self.wake.notify_one();
         }
         self.own_jobs.note_room();
+    }
+
+    /// Notes the classes for whose executors jobs wait: unused sessions make room for them.
+    pub(super) fn note_waiting_classes(&self, classes: BTreeSet<ExecutorClass>) {
+        self.own_jobs.note_waiting_jobs(classes);
     }
 
     /// Notes how long an attempt kept its executor.

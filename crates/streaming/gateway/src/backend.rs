@@ -1,12 +1,13 @@
 //! The services that a gateway needs of its validator: streaming jobs, and news of them.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::wire::miner::StreamingJobReady;
-use muster_protocol::{Hotkey, JobId, MinerKey, ValidatorKey};
+use muster_protocol::{ExecutorClass, Hotkey, JobId, MinerKey, ValidatorKey};
 use muster_session_pool::Service;
 use tokio::sync::{mpsc, watch};
 
@@ -81,6 +82,9 @@ pub trait ValidatorBackend: Send + Sync + 'static {
 
     /// Changes whenever an executor may have become free.
     fn room_changes(&self) -> watch::Receiver<()>;
+
+    /// The classes for whose executors jobs wait, because all that there are are at work.
+    fn waiting_jobs(&self) -> watch::Receiver<BTreeSet<ExecutorClass>>;
 
     /// Ends a job that has not ended. With `is_closed` its session has given its close statement, so the job may end by
     /// itself within moments; it then counts as done and not as cancelled.

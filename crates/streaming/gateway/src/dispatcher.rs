@@ -24,6 +24,7 @@ pub(crate) async fn run(
     let clock = SharedClock::clone(&state.clock);
     let stop = state.tasks.token();
     let mut room = state.backend.room_changes();
+    let mut waiting = state.backend.waiting_jobs();
     carry_out(&state, scheduler.tick(clock.now()));
     loop {
         let wake = scheduler.wake(clock.now());
@@ -36,6 +37,10 @@ pub(crate) async fn run(
             },
             // The validator outlives its gateway.
             Ok(()) = room.changed() => scheduler.note_room(clock.now()),
+            Ok(()) = waiting.changed() => {
+                let classes = waiting.borrow_and_update().clone();
+                scheduler.note_waiting_jobs(&classes, clock.now())
+            }
             Some(()) = wake => scheduler.tick(clock.now()),
         };
         carry_out(&state, actions);

@@ -7,11 +7,12 @@ mod assignment;
 mod handle;
 mod model_pool;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_openai::OpenAiError;
-use muster_protocol::{JobId, Timestamp};
+use muster_protocol::{ExecutorClass, JobId, Timestamp};
 use muster_response_proof::SessionId;
 use muster_session_pool::{CloseReason, Effect, Event, Limits, Service, SessionNumber};
 use tokio::sync::oneshot;
@@ -90,6 +91,21 @@ impl SessionScheduler {
         (0..self.pools.len())
             .flat_map(|pool| self.apply(pool, Event::Room, now))
             .collect()
+    }
+
+    /// Takes into account for which classes of executors jobs wait.
+    pub(crate) fn note_waiting_jobs(
+        &mut self,
+        classes: &BTreeSet<ExecutorClass>,
+        now: Timestamp,
+    ) -> Vec<SessionAction> {
+        let mut actions = Vec::new();
+        for pool in 0..self.pools.len() {
+            let class = self.pools.get(pool).map(|model| model.service.class);
+            let jobs_wait = class.is_some_and(|class| classes.contains(&class));
+            actions.extend(self.apply(pool, Event::JobsWait(jobs_wait), now));
+        }
+        actions
     }
 
     /// Carries out a command.
@@ -219,6 +235,7 @@ impl SessionScheduler {
             | Event::Ready(..)
             | Event::TooLong(_)
             | Event::Room
+            | Event::JobsWait(_)
             | Event::Died(_)
             | Event::Health(..)
             | Event::Drain(_)

@@ -56,6 +56,8 @@ pub struct Settings {
     pub wait_s: u64,
     /// Seconds that a session may be unused before it is closed.
     pub idle_s: u64,
+    /// The same while jobs wait for executors of the session's class.
+    pub yield_s: u64,
     /// Seconds that a session lives.
     pub session_s: u64,
     /// Seconds before a session's end at which its replacement is started.
@@ -99,6 +101,7 @@ impl Default for Settings {
             patience_s: 300,
             wait_s: 120,
             idle_s: 300,
+            yield_s: 30,
             session_s: 3_000,
             replace_s: 300,
             drain_s: 60,
@@ -126,6 +129,7 @@ impl Settings {
             queue_of_one: self.queue_of_one,
             max_wait: Duration::from_secs(self.patience_s),
             idle: Duration::from_secs(self.idle_s),
+            idle_beside_jobs: Duration::from_secs(self.yield_s),
             replace: Duration::from_secs(self.replace_s),
             drain: Duration::from_secs(self.drain_s),
             max_misses: MAX_MISSES,

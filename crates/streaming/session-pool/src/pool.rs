@@ -45,6 +45,8 @@ pub struct Limits {
     pub max_wait: Duration,
     /// How long a session may be unused before it is closed.
     pub idle: Duration,
+    /// The same while jobs wait for executors of the session's class.
+    pub idle_beside_jobs: Duration,
     /// How long before a session's end its replacement is started.
     pub replace: Duration,
     /// How long before its end a session gets no more requests.
@@ -84,6 +86,8 @@ pub struct SessionPool {
     starts: MeanTime,
     /// How long answers kept their places.
     answers: MeanTime,
+    /// Whether jobs wait for executors of the class.
+    jobs_wait: bool,
     is_stopping: bool,
 }
 
@@ -133,6 +137,7 @@ impl SessionPool {
             no_room: None,
             starts: MeanTime::NONE,
             answers: MeanTime::NONE,
+            jobs_wait: false,
             is_stopping: false,
         }
     }
@@ -168,6 +173,7 @@ impl SessionPool {
             } => self.drop_without_room(session, (why, expected), now, &mut effects),
             Event::TooLong(session) => self.drop_too_long(session, &mut effects),
             Event::Room => self.note_room(now),
+            Event::JobsWait(jobs_wait) => self.jobs_wait = jobs_wait,
             Event::Died(session) => self.drop_dead(session, now, &mut effects),
             Event::Health(session, passed) => self.record_health(session, passed, now, &mut effects),
             Event::Hold(session, until) => self.hold(session, until),
@@ -199,7 +205,7 @@ impl SessionPool {
                 session
                     .active
                     .is_empty()
-                    .then(|| session.idle_end(&self.limits).max(session.held_until)),
+                    .then(|| session.idle_end(self.idle()).max(session.held_until)),
                 session
                     .rest_end(&self.limits)
                     .filter(|_| !self.queue.is_empty() || !self.bound.is_empty()),
@@ -236,7 +242,7 @@ impl SessionPool {
     /// Whether a session takes requests, and clients have used it within the time in which an unused one is closed.
     pub fn is_used(&self, number: SessionNumber, now: Timestamp) -> bool {
         let session = self.sessions.get(&number);
-        session.is_some_and(|session| session.is_live() && now < session.idle_end(&self.limits))
+        session.is_some_and(|session| session.is_live() && now < session.idle_end(self.idle()))
     }
 
     /// Whether this session takes requests.
@@ -247,6 +253,14 @@ impl SessionPool {
     /// Whether the pool was stopped and its last session is closed.
     pub fn is_over(&self) -> bool {
         self.is_stopping && self.sessions.is_empty()
+    }
+
+    /// How long a session may be unused at present.
+    fn idle(&self) -> Duration {
+        match self.jobs_wait {
+            true => self.limits.idle.min(self.limits.idle_beside_jobs),
+            false => self.limits.idle,
+        }
     }
 
     /// Brings sessions and requests into line with the limits and the time.

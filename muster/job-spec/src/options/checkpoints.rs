@@ -14,8 +14,17 @@ use crate::options::duration;
 pub struct NamedCheckpoint {
     /// The job that left it.
     pub job: JobReference,
-    /// Its number among the checkpoints of the job.
-    pub ordinal: u32,
+    /// Which of the job's checkpoints.
+    pub choice: CheckpointChoice,
+}
+
+/// One of the checkpoints of a job that are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckpointChoice {
+    /// The one with this number.
+    Numbered(u32),
+    /// The one with the largest number.
+    Newest,
 }
 
 /// The checkpoints of a job, from which another attempt goes on, on any miner.
@@ -63,8 +72,10 @@ pub struct CheckpointOptions {
     pub fatal: Vec<u8>,
     /// Begin from a checkpoint of an earlier job.
     ///
-    /// The job, a colon and the number that `muster job checkpoints` shows.
-    #[arg(long, value_name = "JOB:N", value_parser = read_resume_source, help_heading = "Checkpoints")]
+    /// The job, a colon and the number that `muster job checkpoints` shows; JOB alone for the newest one.
+    ///
+    /// Beside --again it changes this alone of the earlier job.
+    #[arg(long, value_name = "JOB[:N]", value_parser = read_resume_source, help_heading = "Checkpoints")]
     pub resume_from: Option<NamedCheckpoint>,
     /// Stop the program after this time without progress (90s, 15m), and go on from its last checkpoint.
     #[arg(long, value_name = "TIME", value_parser = read_stall, help_heading = "Checkpoints", hide_short_help = true)]
@@ -114,17 +125,32 @@ pub fn read_best_metric(text: &str) -> Result<BestMetric, String> {
     })
 }
 
-/// Reads `JOB:N`.
+/// Reads `JOB:N`, or `JOB` for the newest checkpoint.
 ///
 /// # Errors
 /// The text has another form.
 pub fn read_resume_source(text: &str) -> Result<NamedCheckpoint, String> {
-    let (job, ordinal) = text.split_once(':').ok_or("write JOB:N, such as 1f0c…:3")?;
+    let (job, choice) = match text.split_once(':') {
+        Some((job, number)) => (job, read_choice(number)?),
+        None => (text, CheckpointChoice::Newest),
+    };
     let job = job.parse().map_err(|error| format!("{error}"))?;
-    let ordinal = ordinal
-        .parse()
-        .map_err(|_| "N is the number of a checkpoint".to_owned())?;
-    Ok(NamedCheckpoint { job, ordinal })
+    Ok(NamedCheckpoint { job, choice })
+}
+
+/// Reads the number of a checkpoint, or `newest`.
+///
+/// # Errors
+/// The text is neither.
+pub fn read_choice(text: &str) -> Result<CheckpointChoice, String> {
+    match text {
+        "newest" | "latest" => Ok(CheckpointChoice::Newest),
+        number => number.parse().map(CheckpointChoice::Numbered).map_err(|_| {
+            format!(
+                "write the number that `muster job checkpoints JOB` shows, or newest, instead of {text:?}"
+            )
+        }),
+    }
 }
 
 /// Reads the time without progress after which a program is stopped, in seconds.
@@ -176,9 +202,15 @@ mod tests {
             read_best_metric(wrong).unwrap_err();
         }
         let source = read_resume_source("11111111-2222-4333-8444-555555555555:3").unwrap();
-        assert_eq!(source.ordinal, 3);
+        assert_eq!(source.choice, CheckpointChoice::Numbered(3));
+        for newest in ["train", "train:newest", "train:latest"] {
+            assert_eq!(
+                read_resume_source(newest).unwrap().choice,
+                CheckpointChoice::Newest
+            );
+        }
         assert_eq!(read_resume_source("@last:1").unwrap().job, JobReference::Last);
-        for wrong in ["", "3", "11111111-2222-4333-8444-555555555555:x", ":3"] {
+        for wrong in ["", "11111111-2222-4333-8444-555555555555:x", ":3"] {
             read_resume_source(wrong).unwrap_err();
         }
     }

@@ -29,13 +29,7 @@ pub fn read_since(text: &str) -> Result<Since, String> {
         let seconds = text.parse().map_err(|_| unread())?;
         return Ok(Since::At(Timestamp::from_secs(seconds)));
     }
-    let parts = text.split_inclusive(|letter: char| !letter.is_ascii_digit());
-    let sum = parts
-        .map(duration)
-        .try_fold(Duration::ZERO, |sum, part| Some(sum.saturating_add(part.ok()?)));
-    // The last number has no unit otherwise.
-    let ends_with_unit = text.ends_with(|letter: char| letter.is_ascii_alphabetic());
-    sum.filter(|_| ends_with_unit).map(Since::Ago).ok_or_else(unread)
+    duration(text).map(Since::Ago).map_err(|_| unread())
 }
 
 impl Since {

@@ -64,7 +64,7 @@ pub(crate) enum JsonForm {
 }
 
 /// The options that say what a job is: neither a file that describes a job nor an earlier job has them beside it.
-const OF_ONE_JOB: [&str; 33] = [
+const OF_ONE_JOB: [&str; 32] = [
     "image",
     "registry_user",
     "registry_password_stdin",
@@ -92,7 +92,6 @@ const OF_ONE_JOB: [&str; 33] = [
     "best",
     "signal",
     "fatal",
-    "resume_from",
     "stall",
     "webhook",
     "artifacts",
@@ -146,7 +145,9 @@ pub(crate) struct JobRun {
     /// The kind of executor.
     #[arg(long, default_value = "always_on.test")]
     pub(crate) class: ExecutorClass,
-    /// How long the program may run: 90, 90s, 15m, 2h.
+    /// How long the program may run: 90, 90s, 15m, 1h30m.
+    ///
+    /// Then it gets the signal TERM, and is killed some seconds later.
     #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
     pub(crate) timeout: Duration,
     /// The folder for outputs and artifacts.
@@ -159,15 +160,16 @@ pub(crate) struct JobRun {
     pub(crate) force: bool,
     /// Run an earlier job again.
     ///
-    /// With its image, program, inputs, outputs and limits. Only --name and the options that may stand beside --spec
-    /// may stand beside it.
+    /// With its image, program, inputs, outputs and limits. Only --name, --resume-from and the options that may stand
+    /// beside --spec may stand beside it.
     #[arg(long, value_name = "JOB", conflicts_with_all = OF_ONE_JOB)]
     pub(crate) again: Option<JobReference>,
     /// A file that describes the whole job.
     ///
     /// Only --set, --detach, --quiet, --json, --save, --retries, --force and the facilitator's options may stand
     /// beside it.
-    #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE_JOB, conflicts_with_all = ["name", "again"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE_JOB,
+        conflicts_with_all = ["name", "again", "resume_from"])]
     pub(crate) spec: Option<PathBuf>,
     /// With --spec: a value in place of the file's. Repeatable.
     ///

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_process::{Clock as _, SystemClock, TestClock};
+use muster_protocol::ExecutorClass;
 use muster_response_proof::well_known::MAX_PROOFS;
 use muster_sealed_client::SealedSession;
 
@@ -41,6 +42,31 @@ async fn an_idle_session_gives_its_close_statement_and_ends() {
         sessions[0].close.is_some() && sessions[0].fault.is_none(),
         "{sessions:?}"
     );
+}
+
+#[tokio::test]
+async fn an_unused_session_makes_room_for_jobs_that_wait_for_its_class_and_for_no_others() {
+    let clock = TestClock::new(SystemClock::new().now());
+    let world = World::at(Arc::new(clock.clone()), |settings| {
+        settings.idle_s = 3_600;
+        settings.yield_s = 10;
+        settings.health_s = 36_000;
+    })
+    .await;
+    let session = serving(&world).await.swap_remove(0);
+    let class = session.class();
+    let others = ExecutorClass::ALL.into_iter().filter(|other| *other != class);
+    world.subnet.waiting.send_replace(others.collect());
+    clock.advance(Duration::from_secs(60));
+    let still = serving(&world).await.swap_remove(0);
+    assert_eq!(still.job(), session.job(), "jobs of other classes wait");
+    world.subnet.waiting.send_replace([class].into());
+    let ended = until("the session's end", || async {
+        pass_time(&clock, &session);
+        world.subnet.ended.lock().unwrap().first().copied()
+    })
+    .await;
+    assert_eq!(ended, (session.job(), "nobody used it"));
 }
 
 #[tokio::test]

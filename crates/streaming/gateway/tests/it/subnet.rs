@@ -1,6 +1,6 @@
 //! The subnet as a gateway sees it: jobs that become sealed sessions in front of the test's own engine.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,9 @@ use muster_gateway::backend::{JobNews, NoRoom, StreamingJobOrder, ValidatorBacke
 use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::{SharedClock, Tasks, certificate};
 use muster_protocol::wire::miner::StreamingJobReady;
-use muster_protocol::{AttemptId, Digest, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{
+    AttemptId, Digest, ExecutorClass, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey,
+};
 use muster_response_proof::{Attestation, SessionId, Text, seal};
 use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
 use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
@@ -58,6 +60,8 @@ pub(crate) struct Subnet {
     pub(crate) lifetimes: Mutex<Vec<Duration>>,
     /// Changes when an executor may have become free.
     pub(crate) room: watch::Sender<()>,
+    /// The classes for whose executors jobs wait.
+    pub(crate) waiting: watch::Sender<BTreeSet<ExecutorClass>>,
     pub(crate) ended: Mutex<Vec<(JobId, &'static str)>>,
     running: Mutex<HashMap<JobId, RunningJob>>,
     pub(crate) engine: Engine,
@@ -116,6 +120,10 @@ impl ValidatorBackend for TestBackend {
         self.0.room.subscribe()
     }
 
+    fn waiting_jobs(&self) -> watch::Receiver<BTreeSet<ExecutorClass>> {
+        self.0.waiting.subscribe()
+    }
+
     fn end_job(&self, job: JobId, why: &'static str, _is_closed: bool) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.0.ended.lock().unwrap().push((job, why));
@@ -133,6 +141,7 @@ impl Subnet {
             begun: AtomicUsize::new(0),
             lifetimes: Mutex::default(),
             room: watch::Sender::default(),
+            waiting: watch::Sender::default(),
             ended: Mutex::default(),
             running: Mutex::default(),
             engine: Engine::new(tasks),

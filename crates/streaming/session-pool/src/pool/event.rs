@@ -61,6 +61,8 @@ pub enum Event {
     TooLong(SessionNumber),
     /// An executor may have become free.
     Room,
+    /// Whether jobs wait for executors of the pool's class, because all that there are are at work.
+    JobsWait(bool),
     /// The session's job has ended.
     Died(SessionNumber),
     /// A health check of the session has passed (`true`) or failed.
@@ -151,6 +153,7 @@ impl Event {
             | Self::NoRoom { .. }
             | Self::TooLong(_)
             | Self::Room
+            | Self::JobsWait(_)
             | Self::Died(_)
             | Self::Health(..)
             | Self::Hold(..)
@@ -175,6 +178,7 @@ impl Event {
             | Self::NoRoom { .. }
             | Self::TooLong(_)
             | Self::Room
+            | Self::JobsWait(_)
             | Self::Health(..)
             | Self::Hold(..)
             | Self::Drain(_)

@@ -1,6 +1,7 @@
 //! The pool's sessions: how they start, serve, are replaced and end.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use muster_protocol::Timestamp;
 
@@ -234,12 +235,13 @@ impl SessionPool {
             .values()
             .filter(|session| session.is_starting_or_live())
             .count();
+        let idle = self.idle();
         let mut retired = Vec::new();
         for (number, session) in &mut self.sessions {
             if let SessionPhase::Live { until } = session.phase {
                 let ends_soon = now >= earlier(until, self.limits.replace);
                 let must_drain = now >= earlier(until, self.limits.drain);
-                let idle_end = session.idle_end(&self.limits).max(session.held_until);
+                let idle_end = session.idle_end(idle).max(session.held_until);
                 let is_idle = session.active.is_empty() && now >= idle_end;
                 let is_replaced = ends_soon && has_replacement && !session.is_replacement;
                 if self.is_stopping || must_drain || is_replaced {
@@ -289,7 +291,7 @@ impl SessionPool {
         // A session that ends soon is replaced before, if it was used lately or a minimum is kept; one at a time.
         let is_replacing = self.sessions.values().any(|session| session.is_replacement);
         let needs_replacement = self.sessions.values().any(|session| {
-            let used_lately = now < session.used.plus(self.limits.idle) || !session.active.is_empty();
+            let used_lately = now < session.idle_end(self.idle()) || !session.active.is_empty();
             session.is_ending(now, &self.limits) && (used_lately || self.limits.min > 0)
         });
         let fresh = self
@@ -332,8 +334,8 @@ impl PooledSession {
     }
 
     /// When it is closed if nobody uses it until then.
-    pub(super) fn idle_end(&self, limits: &Limits) -> Timestamp {
-        self.used.plus(limits.idle)
+    pub(super) fn idle_end(&self, idle: Duration) -> Timestamp {
+        self.used.plus(idle)
     }
 
     /// When it gets requests again after the last failure.

@@ -43,6 +43,7 @@ enum PoolStep {
     NoRoom(usize, Option<i64>),
     TooLong(usize),
     Room,
+    JobsWait(bool),
     Die(usize),
     Health(usize, bool),
     Drain(usize),
@@ -64,6 +65,7 @@ fn moves() -> impl Strategy<Value = PoolStep> {
             .prop_map(|(session, expected)| PoolStep::NoRoom(session, expected)),
         1 => which.clone().prop_map(PoolStep::TooLong),
         1 => Just(PoolStep::Room),
+        1 => any::<bool>().prop_map(PoolStep::JobsWait),
         1 => which.clone().prop_map(PoolStep::Die),
         1 => which.clone().prop_map(PoolStep::Drain),
         1 => (which, any::<bool>()).prop_map(|(session, well)| PoolStep::Health(session, well)),
@@ -162,6 +164,7 @@ impl PoolModel {
             }),
             PoolStep::TooLong(index) => Some(Event::TooLong(self.session(*index)?)),
             PoolStep::Room => Some(Event::Room),
+            PoolStep::JobsWait(jobs_wait) => Some(Event::JobsWait(*jobs_wait)),
             PoolStep::Die(index) => {
                 let session = self.session(*index)?;
                 self.open.remove(&session);

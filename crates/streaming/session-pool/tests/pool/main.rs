@@ -18,6 +18,7 @@ pub(crate) const LIMITS: Limits = Limits {
     queue_of_one: 3,
     max_wait: Duration::from_secs(60),
     idle: Duration::from_secs(100),
+    idle_beside_jobs: Duration::from_secs(20),
     replace: Duration::from_secs(120),
     drain: Duration::from_secs(30),
     max_misses: 1,

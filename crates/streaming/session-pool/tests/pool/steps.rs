@@ -505,3 +505,27 @@ fn a_request_that_waits_knows_its_place_and_how_long_it_is_likely_to_wait() {
     assert_eq!(place(&pool, 2, 33), waits(1, WaitingFor::Start, Some(4)));
     assert_eq!(place(&pool, 3, 33), waits(2, WaitingFor::Start, Some(24)));
 }
+
+#[test]
+fn an_unused_session_is_closed_sooner_while_jobs_wait_for_its_executor() {
+    let mut pool = SessionPool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    pool.apply(Event::Ready(SessionNumber(0), at(10_000)), at(1));
+    assert_eq!(pool.apply(Event::JobsWait(true), at(2)), [], "it serves");
+    pool.apply(Event::Served(RequestNumber(1), SessionNumber(0)), at(10));
+    assert_eq!(pool.wake(at(10)), Some(at(30)));
+    assert_eq!(pool.apply(Event::JobsWait(false), at(20)), []);
+    assert_eq!(pool.wake(at(20)), Some(at(110)));
+    assert_eq!(
+        pool.apply(Event::Tick, at(30)),
+        [],
+        "the jobs have their executors"
+    );
+    let closed = Effect::Close(SessionNumber(0), CloseReason::Idle);
+    assert_eq!(pool.apply(Event::JobsWait(true), at(31)), [closed]);
+    assert_eq!(
+        pool.apply(Event::Tick, at(200)),
+        [],
+        "no other one is started for nobody"
+    );
+}
