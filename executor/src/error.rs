@@ -1,6 +1,7 @@
 //! The errors with which an executor's process ends.
 //!
-//! A failed job is no error of its executor: it is reported to the miner, and the process ends with 0.
+//! A failed job is no error of its executor: it is reported to the miner, and the process ends with 0. So it does after
+//! a job that was called off.
 
 use muster_enrollment::CredentialsError;
 use muster_process::Coded;

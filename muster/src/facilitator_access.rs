@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use muster_client::{Client, Credential, FacilitatorUrl};
+use muster_client::{Client, ClientError, Credential, FacilitatorUrl};
 use muster_identity::wallet::{self, WalletPath};
 use muster_process::{Coded as _, SharedClock};
 use muster_protocol::{ErrorCode, ValidatorKey};
@@ -23,6 +23,8 @@ pub(crate) struct FacilitatorAccess {
     pub(crate) credential: Credential,
     /// The wallet that it came from.
     pub(crate) wallet: Option<WalletPath>,
+    /// The folder of the local subnet whose facilitator it is.
+    pub(crate) local: Option<PathBuf>,
 }
 
 /// Puts the options together.
@@ -51,11 +53,13 @@ pub(crate) fn resolve(options: &FacilitatorOptions) -> Result<FacilitatorAccess>
         .or_else(|| subnet.as_ref().map(|subnet| subnet.validator))
         .or_else(|| remembered.as_ref().and_then(|known| known.validator));
     let (credential, wallet) = credential(options, subnet.as_ref(), remembered.as_ref())?;
+    let local = subnet.is_some().then(|| options.dir.clone());
     Ok(FacilitatorAccess {
         facilitator,
         validator,
         credential,
         wallet,
+        local,
     })
 }
 
@@ -64,7 +68,16 @@ impl FacilitatorAccess {
     pub(crate) async fn connect(&self, clock: SharedClock) -> Result<Client> {
         Client::connect(self.facilitator.as_str(), self.credential.clone(), clock)
             .await
-            .map_err(client_failure)
+            .map_err(|error| match (&error, &self.local) {
+                (ClientError::Unreachable { .. }, Some(folder)) => Failure::coded(
+                    error.code(),
+                    anyhow::Error::new(error).context(format!(
+                        "the subnet of {} does not run, or is not ready yet; `muster up` starts it",
+                        folder.display()
+                    )),
+                ),
+                _ => client_failure(error),
+            })
     }
 }
 

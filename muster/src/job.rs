@@ -17,12 +17,14 @@ pub(crate) mod saved_outputs;
 mod spec;
 mod variables;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use muster_client::{ClientError, News};
 use muster_process::{SharedClock, shutdown};
 use muster_protocol::rest::{JobView, events};
+use muster_protocol::upload::FileUpload;
 use muster_protocol::{JobState, JobStatus};
 use muster_terminal::job_display::LiveDisplay;
 use muster_terminal::{job_text, print, trace_text};
@@ -116,17 +118,18 @@ async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
     };
     let wanted = wanted.saturating_add(skipped);
     for page in first.. {
-        let found = if statuses.is_empty() {
+        let found = if statuses.is_empty() && args.name.is_none() {
             client.jobs(page, size).await
         } else {
-            client.jobs_with_status(page, size, &statuses).await
+            client.jobs_that(page, size, &statuses, args.name.as_ref()).await
         };
         let found = match found {
             // There is no such page.
             Err(ClientError::Refused { status, .. }) if status.as_u16() == 404 && page > 1 => break,
             found => found.map_err(client_failure)?,
         };
-        let is_listed = |job: &JobView| is_listed(&args.states, job.state());
+        let is_named = |job: &JobView| args.name.as_ref().is_none_or(|name| job.tag == name.as_str());
+        let is_listed = |job: &JobView| is_listed(&args.states, job.state()) && is_named(job);
         jobs.extend(found.results.into_iter().filter(is_listed));
         if found.next.is_none() || jobs.len() >= wanted {
             break;
@@ -382,8 +385,14 @@ async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
         folder: &args.save,
         overwrite: Overwrite::by(args.force),
     };
-    let mut fetched = save_outputs(&client, &view, |_| true, to, &live).await;
-    fetched.add(save_artifacts(&view, to));
+    check_names(&args.outputs, &view)?;
+    let is_wanted = |upload: &FileUpload| {
+        args.outputs.is_empty() || args.outputs.iter().any(|name| name == upload.relative_path())
+    };
+    let mut fetched = save_outputs(&client, &view, is_wanted, to, &live).await;
+    if args.outputs.is_empty() {
+        fetched.add(save_artifacts(&view, to));
+    }
     let saved = &fetched.saved;
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(saved)?));
@@ -391,10 +400,28 @@ async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
         print_saved(&live, saved);
         if fetched.is_empty() {
             live.print_line("the job left nothing that could be fetched");
+            if checkpoints::leaves_checkpoints(&view) {
+                live.print_line(&format!(
+                    "`muster job checkpoints {id}` lists and fetches its checkpoints"
+                ));
+            }
         }
     }
     fetched.check(&view)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks that a job has the outputs of these names.
+fn check_names(names: &[String], view: &JobView) -> Result<()> {
+    let known: BTreeSet<&str> = view.uploads.iter().map(FileUpload::relative_path).collect();
+    let Some(unknown) = names.iter().find(|name| !known.contains(name.as_str())) else {
+        return Ok(());
+    };
+    let listed = Vec::from_iter(known).join(", ");
+    Err(Failure::usage(match listed.as_str() {
+        "" => format!("job {} has no outputs", view.uuid),
+        listed => format!("job {} has no output {unknown:?}; there are: {listed}", view.uuid),
+    }))
 }
 
 #[cfg(test)]

@@ -87,9 +87,13 @@ impl Named {
     /// Reads `PATH=FILE|FOLDER|URL`; folders are looked into.
     pub(crate) fn read(text: &str) -> anyhow::Result<Self> {
         let Some((path, what)) = text.split_once('=') else {
+            if ["t", "td", "dt"].contains(&text) {
+                bail!(
+                    "no program gets a terminal here: `-i -` gives it standard input, and `-d` does not wait for it"
+                );
+            }
             bail!(
-                "an input is PATH=FILE, PATH=FOLDER or PATH=URL, for example data/a.txt=./a.txt, got {text:?}; `-i -` \
-                 gives standard input to the program, and no program gets a terminal"
+                "an input is PATH=FILE, PATH=FOLDER or PATH=URL, for example data/a.txt=./a.txt, got {text:?}"
             );
         };
         let path = path_below("/volume", path);

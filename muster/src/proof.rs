@@ -143,7 +143,7 @@ fn told(record: &ProofRecord, proven: &VerifiedRecord) -> String {
         ("time", format!("{} to {}", proof.from, proof.to)),
         (
             "not signed",
-            "the other fields of the record, such as id, usage and cost: these are the gateway's words"
+            "the record's own verdict, model, id, usage and cost: the gateway's words, ignored here"
                 .to_owned(),
         ),
     ];

@@ -120,6 +120,14 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
         let invocation = Invocation { miner_address, token };
         muster_executor::run(config, invocation, tasks.clone(), clock).await
     };
+    let ended = match ended {
+        // Validators end their own jobs so, each batch of grading among them.
+        Err(muster_executor::Error::Cancelled(reason)) => {
+            tracing::info!(reason, "the job was called off");
+            Ok(())
+        }
+        ended => ended,
+    };
     finish(ended, &tasks).await
 }
 

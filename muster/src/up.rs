@@ -339,10 +339,10 @@ fn welcome(subnet: &LocalSubnet, layout: &Layout, grade_every: u64) {
         plan::LOCAL
     ));
     print::line(format_args!(
-        "try: muster job run{dir} {DEMO_IMAGE} --input licence.txt=LICENSE-MIT -- words"
+        "try: muster job run{dir} {DEMO_IMAGE} --input text.txt=/etc/os-release -- words"
     ));
     print::line(format_args!(
-        "     muster chat{dir} {DEMO_MODEL} -m 'Polly wants a cracker'"
+        "     muster chat{dir} {DEMO_MODEL} -m 'Polly wants a cracker' --max-tokens 12"
     ));
 }
 

@@ -13,6 +13,10 @@ const QUOTE_PATTERN: &str =
 /// The tip for all jobs of a list.
 const ALL_LISTED: &str = "jobs of every state are listed, the newest first; `-n N` shows more of them";
 
+/// The tip for a change beside `--again`.
+const REPEATED: &str = "`--again` repeats a job as it was: for another one write the whole command, or put it into a \
+                        file for --spec and change values by --set";
+
 /// The option before whose value [`WITHOUT_PATH`] is told.
 const INPUT: &[&str] = &["-i", "--input"];
 
@@ -48,6 +52,14 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "`muster job run --again JOB` runs one once more",
     ),
     (&["version"], "`muster --version`"),
+    (
+        &["metrics", "plot", "stats"],
+        "`muster job curve JOB` draws the metrics",
+    ),
+    (
+        &["resume", "continue"],
+        "`muster job run --again JOB --resume-from JOB` goes on from the newest checkpoint",
+    ),
     (&["down"], "Ctrl-C in its terminal ends the subnet of `muster up`"),
     (
         &["get", "cp", "fetch", "download", "result", "results", "outputs"],
@@ -245,6 +257,10 @@ fn tips(told: &Error, words: &[String]) -> Vec<String> {
             let found = pairs.into_iter().any(is_dockers);
             found.then(|| WITHOUT_PATH.to_owned()).into_iter().collect()
         }
+        (ErrorKind::ArgumentConflict, ["job", "run", rest @ ..]) => {
+            let is_again = rest.iter().any(|word| word.starts_with("--again"));
+            is_again.then(|| REPEATED.to_owned()).into_iter().collect()
+        }
         (ErrorKind::ValueValidation, _) if refused(ContextKind::InvalidArg).is_some_and(is_class) => {
             vec!["`muster subnet` lists the classes that are offered now".to_owned()]
         }
@@ -320,6 +336,7 @@ mod tests {
             ),
             ("muster job run alpine ls -l", "put `--` before the program"),
             ("muster job run -o 1.csv 2.csv alpine -- ls", "quote it"),
+            ("muster job run --again train --timeout 20", "--spec"),
             ("muster job rerun train", "`muster job run --again JOB`"),
             ("muster job ls --all", "of every state are listed"),
             ("muster chat parrot Polly", "-m TEXT"),

@@ -10,7 +10,7 @@ use muster_client::FacilitatorUrl;
 use muster_job_spec::options::{CheckpointChoice, ReportOptions, Since, read_choice, read_since};
 use muster_protocol::account_api::KeyRight;
 use muster_protocol::job::MetricName;
-use muster_protocol::{ExecutorClass, JobReference, ValidatorKey};
+use muster_protocol::{ExecutorClass, JobName, JobReference, ValidatorKey};
 
 pub(crate) use self::job_run::{JobRun, JsonForm, Via};
 use self::job_run::{RUN_EXAMPLES, RUN_NOTE, keep_short_help_short};
@@ -135,6 +135,9 @@ pub(crate) struct JobLs {
     /// The page to show, each with --limit rows, at most 256.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) page: u64,
+    /// Only jobs of this name.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<JobName>,
     /// Only jobs in this state. Repeatable.
     #[arg(long = "status", short = 's', value_enum, value_name = "STATE")]
     pub(crate) states: Vec<ListedState>,
@@ -270,6 +273,11 @@ pub(crate) struct JobGet {
     /// The job: its id, the beginning of its id, its name, or @last for the newest one.
     #[arg(value_name = "JOB")]
     pub(crate) id: JobReference,
+    /// Only this output, by its name in the job: a path under /output. Repeatable.
+    ///
+    /// Without it all outputs and artifacts are fetched.
+    #[arg(long = "output", short = 'o', value_name = "NAME")]
+    pub(crate) outputs: Vec<String>,
     /// Where to write outputs and artifacts.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub(crate) save: PathBuf,

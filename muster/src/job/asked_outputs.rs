@@ -64,13 +64,25 @@ impl AskedOutput {
         }
         if let Some(url) = url.filter(|url| !job_inputs::is_url(url)) {
             return Err(Failure::usage(format_args!(
-                "an output goes to a URL that takes PUT, for example a presigned one, got {url:?}"
+                "an output keeps its name, and --save FOLDER says where it goes here; behind `=` stands a URL that takes \
+                 PUT, got {url:?}"
             )));
         }
         Ok(Self {
             path: path.to_owned(),
             form,
             url: url.map(str::to_owned),
+        })
+    }
+
+    /// A line for a name that may have been meant as docker's `HERE:THERE`.
+    pub(super) fn notice(&self) -> Option<String> {
+        let is_pair = self.form != AskedForm::Pattern && self.path.contains(':');
+        is_pair.then(|| {
+            format!(
+                "the output {:?} is one name with a colon in it; --save FOLDER says where outputs go here",
+                self.path
+            )
         })
     }
 

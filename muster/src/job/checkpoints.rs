@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow};
 use muster_checkpoint_transfer::{BlockClient, RestoreReader, restore};
 use muster_checkpoints::TreeLimits;
-use muster_client::HttpClient;
+use muster_client::{Client, HttpClient};
 use muster_job_spec::options::CheckpointChoice;
 use muster_process::SharedClock;
 use muster_protocol::job::KeptCheckpoint;
@@ -71,19 +71,47 @@ pub(super) fn choose<'a>(
     })
 }
 
+/// Prints which checkpoints an ended job has left, if it was to leave any. Nothing is printed where the facilitator
+/// does not answer: the job's end is what matters here.
+pub(super) async fn print_kept(client: &Client, job: &JobView) {
+    if !leaves_checkpoints(job) {
+        return;
+    }
+    let Ok(view) = client.job_checkpoints(job.uuid).await else {
+        return;
+    };
+    let names: Vec<String> = view
+        .checkpoints
+        .iter()
+        .map(|kept| print::plain(&kept.name))
+        .collect();
+    match names.as_slice() {
+        [] => print::problem(format_args!("no checkpoint is kept: {}", why_none(job))),
+        names => print::problem(format_args!(
+            "checkpoints that are kept: {} (`muster job checkpoints {}`)",
+            names.join(", "),
+            job.uuid
+        )),
+    }
+}
+
+/// Whether a job was asked to leave checkpoints.
+pub(super) fn leaves_checkpoints(job: &JobView) -> bool {
+    let terms = job.muster.as_ref().and_then(|muster| muster.terms.as_ref());
+    terms.is_some_and(|terms| terms.checkpoints.is_some())
+}
+
 /// Why a job keeps no checkpoints.
 fn why_none(job: &JobView) -> &'static str {
-    let terms = job.muster.as_ref().and_then(|muster| muster.terms.as_ref());
-    if terms.is_none_or(|terms| terms.checkpoints.is_none()) {
+    if !leaves_checkpoints(job) {
         return "it was run without `--checkpoint`; `muster job run --help` says how a program leaves them";
     }
     match job.last_status().is_terminal() {
         false => {
-            "none is whole so far, which takes ten seconds without a change, or a second after a line of \
-             $MUSTER_PROGRESS named it"
+            "none has been left alone for ten seconds so far, or for a second after a line of $MUSTER_PROGRESS named it"
         }
         true => {
-            "none was whole before its end, which takes ten seconds without a change, or a second after a line of \
+            "none was left alone for ten seconds before the program's end, or for a second after a line of \
              $MUSTER_PROGRESS named it"
         }
     }
@@ -140,6 +168,6 @@ mod tests {
             muster: job.muster,
             ..ended("completed", &json!({}))
         };
-        assert!(why_none(&ended).contains("before its end"));
+        assert!(why_none(&ended).contains("before the program's end"));
     }
 }

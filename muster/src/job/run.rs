@@ -31,7 +31,7 @@ use tokio::task::spawn_blocking;
 
 use super::again::request_again;
 use super::asked_outputs::{AskedOutput, check_places, make_places};
-use super::checkpoints::choose;
+use super::checkpoints::{self, choose};
 use super::chosen_validator::validator_for;
 use super::exit_code::{EXIT_INTERRUPTED, exit_code};
 use super::job_json::whole_job;
@@ -116,6 +116,13 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         ));
     }
     if args.detach {
+        if let Some(folder) = &args.save {
+            print::problem(format_args!(
+                "--save counts while this command waits: `muster job get {} --save {}` fetches the results later",
+                created.uuid,
+                folder.display()
+            ));
+        }
         if let Some(form) = args.json {
             let job = whole_job(created, form, &[])?;
             print::line(format_args!("{}", serde_json::to_string_pretty(&job)?));
@@ -130,6 +137,9 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         (Waited::Left, _) => return Ok(ExitCode::from(EXIT_INTERRUPTED)),
     };
     live.clear();
+    if !args.quiet && args.json.is_none() {
+        checkpoints::print_kept(&client, &view).await;
+    }
     match conclude(&client, &args, &submitted.outputs, &view, &mut live).await? {
         Some(whole) if !cancelled => whole.map(|()| ExitCode::from(exit_code(&view))),
         Some(_) | None => Ok(ExitCode::from(EXIT_INTERRUPTED)),
@@ -168,6 +178,9 @@ fn read_parts(args: &JobRun) -> Result<JobParts> {
         .iter()
         .map(|text| AskedOutput::read(text))
         .collect::<Result<Vec<_>>>()?;
+    for notice in outputs.iter().filter_map(AskedOutput::notice) {
+        print::problem(format_args!("{notice}"));
+    }
     let env = read_variables(args)?;
     if let Some(name) = &args.image {
         // Before anything is sent: no executor takes another name.
@@ -587,6 +600,11 @@ async fn find_image(
         return Ok((args.image.clone().unwrap_or_default(), None));
     };
     let unusable = |reason: String| Failure::usage(format_args!("{}: {reason}", path.display()));
+    if !path.exists() {
+        return Err(unusable(
+            "there is no such file; `docker save IMAGE > FILE` writes an image into one".to_owned(),
+        ));
+    }
     let given = path.clone();
     let prepared = spawn_blocking(move || prepare_archive(&given)).await?;
     let prepared = prepared.map_err(|error| unusable(Causes(&error).to_string()))?;

@@ -264,10 +264,7 @@ fn put_entries(tree: &Path, folder: &Path, overwrite: Overwrite) -> anyhow::Resu
     for entry in std::fs::read_dir(tree).with_context(listed)? {
         let entry = entry.with_context(listed)?;
         let (name, from) = (entry.file_name(), entry.path());
-        let found = from
-            .symlink_metadata()
-            .with_context(|| format!("cannot read {}", from.display()))?;
-        let bytes = if found.is_file() { found.len() } else { 0 };
+        let bytes = tree_bytes(&from)?;
         entries.push((name.to_string_lossy().into_owned(), bytes));
         pairs.push((from, folder.join(name)));
     }
@@ -280,6 +277,20 @@ fn put_entries(tree: &Path, folder: &Path, overwrite: Overwrite) -> anyhow::Resu
         .collect();
     all.sort_by(|a, b| a.from.cmp(&b.from));
     Ok(all)
+}
+
+/// The bytes of a file, or of all files in a folder.
+fn tree_bytes(path: &Path) -> anyhow::Result<u64> {
+    let read = || format!("cannot read {}", path.display());
+    let found = path.symlink_metadata().with_context(read)?;
+    if !found.is_dir() {
+        return Ok(if found.is_file() { found.len() } else { 0 });
+    }
+    let mut bytes = 0_u64;
+    for entry in std::fs::read_dir(path).with_context(read)? {
+        bytes = bytes.saturating_add(tree_bytes(&entry.with_context(read)?.path())?);
+    }
+    Ok(bytes)
 }
 
 fn saved(path: &str, to: &Path, bytes: u64, placed: Placed) -> Saved {

@@ -13,7 +13,7 @@ use muster_protocol::rest::{
     JobPage, JobView, Message, MinerView, ReportCheat, SetWebhook, SubnetCapacity, headers,
 };
 use muster_protocol::wire::checks::JobCheck;
-use muster_protocol::{Feature, FeatureSet, JobId, MUSTER_FEATURES_HEADER, MinerKey};
+use muster_protocol::{Feature, FeatureSet, JobId, JobName, MUSTER_FEATURES_HEADER, MinerKey};
 use parking_lot::Mutex;
 use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -373,15 +373,22 @@ impl Client {
     }
 
     /// A page of those of the user's jobs that have one of these statuses, as the wire has them, or with `queued` wait
-    /// for an executor; newest first.
+    /// for an executor, and this name; newest first. No status is any, and no name is any.
     ///
     /// # Errors
     /// See [`ClientError`]; also if the facilitator is too old to list jobs by status.
-    pub async fn jobs_with_status(&self, page: u64, size: u32, statuses: &[&str]) -> ClientResult<JobPage> {
+    pub async fn jobs_that(
+        &self,
+        page: u64,
+        size: u32,
+        statuses: &[&str],
+        name: Option<&JobName>,
+    ) -> ClientResult<JobPage> {
         // An older facilitator would list every job.
         self.require(Feature::Capacity).await?;
         let statuses: String = statuses.iter().map(|word| format!("&status={word}")).collect();
-        let path = format!("/api/v1/jobs/?page={page}&page_size={size}{statuses}");
+        let name = name.map(|name| format!("&tag={name}")).unwrap_or_default();
+        let path = format!("/api/v1/jobs/?page={page}&page_size={size}{statuses}{name}");
         self.get_with_features(&path).await
     }
 

@@ -36,7 +36,13 @@ pub struct CheckpointOptions {
     ///
     /// A checkpoint is a file or a folder in it. It is kept after ten seconds without a change.
     ///
-    /// A line in the file $MUSTER_PROGRESS has it kept sooner: {"step": 20, "checkpoint": "step-20"}.
+    /// A line in the file $MUSTER_PROGRESS has it kept after a second, and reports metrics:
+    ///
+    /// {"step": 20, "checkpoint": "step-20", "metrics": {"loss": 0.5}}
+    ///
+    /// So a file that is overwritten more often is kept only if such a line names it.
+    ///
+    /// Nothing more is kept once the program has ended well: its result belongs into /output.
     ///
     /// A name that ends in .tmp is never kept: write under such a name first, and rename it then.
     ///

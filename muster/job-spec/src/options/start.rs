@@ -8,7 +8,7 @@ use muster_protocol::job::ProgramStart;
 pub struct StartOptions {
     /// The working directory of the program; by default the image's own.
     ///
-    /// An absolute path, which is made if it is not there.
+    /// An absolute path, which is made if it is not there. A program may write there only where it may write anyway.
     #[arg(
         long,
         short = 'w',
