@@ -215,6 +215,12 @@ impl PlaceReader {
     }
 }
 
+/// The words of a whole answer, as its `Content-Type` says how to read them.
+pub(crate) fn words_of_answer(content_type: Option<&str>, answer: &[u8]) -> String {
+    let mut reader = WordReader::new(content_type);
+    reader.read(answer) + &reader.end()
+}
+
 /// Reads the words out of an answer: a stream of events, or one document from an engine that does not stream.
 #[derive(Debug)]
 struct WordReader {

@@ -104,7 +104,11 @@ impl Named {
             Some(_) | None => path,
         };
         if let Err(reason) = check_relative_path(path) {
-            bail!("the path of an input is relative to /volume, and {path:?} {reason}");
+            let instead = match path.strip_prefix('/') {
+                Some(below) => format!(": {below}={what} brings it to /volume/{below}"),
+                None => String::new(),
+            };
+            bail!("the path of an input is relative to /volume, and {path:?} {reason}{instead}");
         }
         let path = path.to_owned();
         if is_url(what) {

@@ -12,6 +12,7 @@ use muster_process::SharedClock;
 use muster_terminal::{job_text, print};
 use serde_json::{Value, json};
 
+use crate::chat::words_of_answer;
 use crate::cli::{ListNewest, Proof, ProofCheck, ProofReport, ProofVerify, Session};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
@@ -19,6 +20,8 @@ use crate::validator;
 
 /// The verdict on an answer whose proof holds.
 pub(crate) const PROVEN: &str = "proven";
+/// Characters of an answer that are shown, at most.
+const MOST_SHOWN: usize = 200;
 /// Larger than any record that `muster chat` writes.
 const MAX_FILE: u64 = 256 * 1024 * 1024;
 
@@ -140,6 +143,7 @@ fn told(record: &ProofRecord, proven: &VerifiedRecord) -> String {
                 proof.scheme.name()
             ),
         ),
+        ("said", words_in_short(record)),
         ("time", format!("{} to {}", proof.from, proof.to)),
         (
             "not signed",
@@ -147,7 +151,7 @@ fn told(record: &ProofRecord, proven: &VerifiedRecord) -> String {
                 .to_owned(),
         ),
     ];
-    for (name, said) in lines {
+    for (name, said) in lines.into_iter().filter(|(_, said)| !said.is_empty()) {
         // Writing to a String does not fail.
         let _ = writeln!(text, "{name:>10}  {said}");
     }
@@ -159,6 +163,19 @@ fn told(record: &ProofRecord, proven: &VerifiedRecord) -> String {
         );
     }
     text
+}
+
+/// The beginning of the answer's words, which lie in the record in base64.
+fn words_in_short(record: &ProofRecord) -> String {
+    let words = record.transcript.as_ref().and_then(|words| {
+        let answer = STANDARD.decode(&words.response).ok()?;
+        Some(words_of_answer(words.content_type.as_deref(), &answer))
+    });
+    let words = print::plain(words.unwrap_or_default().trim());
+    match words.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{}…", words.get(..end).unwrap_or_default()),
+        None => words,
+    }
 }
 
 /// The model that the request names, whose digest is signed; without the words, the gateway's name for it.

@@ -402,7 +402,7 @@ pub(crate) struct Chat {
     /// Tokens of an answer, at most.
     #[arg(long, default_value_t = 512, value_name = "N")]
     pub(crate) max_tokens: u32,
-    /// Write the last answer with its proof here, for `muster proof verify`.
+    /// Write the last answer with its proof here, in base64, for `muster proof verify`.
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
     /// Let --save replace a file that is here already.

@@ -51,6 +51,9 @@ pub(super) async fn logs_since(
     if !args.follow || has_ended {
         live = live.without_steps();
     }
+    if args.tail.is_some() || args.since.is_some() {
+        live = live.of_a_part();
+    }
     // The facilitator sends the output before the statuses that it has.
     let newest = view.status_history.last();
     let newest = newest.map(|entry| (entry.status, entry.created_at));

@@ -74,6 +74,8 @@ pub struct LiveDisplay {
     line: RefCell<OpenLine>,
     /// Both streams go to the terminal, so that a line of either has our own lines below it.
     is_mixed: bool,
+    /// A part of the output alone was asked for, so that what is missing is no news.
+    is_part: bool,
 }
 
 /// One stream of the program, as it is shown.
@@ -126,6 +128,7 @@ impl LiveDisplay {
             shown,
             line: RefCell::default(),
             is_mixed,
+            is_part: false,
             stdout: StreamDisplay {
                 shows_newest: std::io::stdout().is_terminal(),
                 ..StreamDisplay::default()
@@ -165,6 +168,13 @@ impl LiveDisplay {
     pub fn following(mut self) -> Self {
         self.stdout.shows_newest = true;
         self.stderr.shows_newest = true;
+        self
+    }
+
+    /// The same for somebody who asked for a part of the output.
+    #[must_use]
+    pub fn of_a_part(mut self) -> Self {
+        self.is_part = true;
         self
     }
 
@@ -369,7 +379,8 @@ impl LiveDisplay {
             return;
         }
         print_lines(&self.line.borrow_mut().finish());
-        if self.skips_gaps(LogStream::Stdout) || self.skips_gaps(LogStream::Stderr) {
+        let has_gaps = self.skips_gaps(LogStream::Stdout) || self.skips_gaps(LogStream::Stderr);
+        if has_gaps && !self.is_part {
             let id = view.uuid;
             self.print_line(&format!(
                 "  some of what it printed did not come live; `muster job logs {id}` has all of it"

@@ -216,7 +216,9 @@ pub(crate) fn a_chat_in_the_terminal_shows_what_each_answer_is_worth_and_a_chang
     assert_eq!(verified.code, Some(0), "{verified:?}");
     let validator = subnet.field("validator").unwrap();
     assert!(
-        verified.stdout.starts_with("proven\n") && verified.stdout.contains(validator),
+        verified.stdout.starts_with("proven\n")
+            && verified.stdout.contains(validator)
+            && verified.stdout.contains("  said  one two three one two\n"),
         "{verified:?}"
     );
     // One word of the question is another, or one bit of the answer.
