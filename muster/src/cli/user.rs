@@ -229,7 +229,8 @@ pub(crate) struct JobReport {
 #[derive(Debug, Args)]
 #[command(
     after_help = "A program reports metrics by lines of the file $MUSTER_PROGRESS: {\"step\": 20, \"metrics\": {\"loss\": 0.1}}.
-`muster job run --metric NAME=REGEX` finds them in what any program prints."
+`muster job run --metric NAME=REGEX` finds them in what any program prints. A curve has the newest values about every ten
+seconds, and those of the program's end."
 )]
 pub(crate) struct JobCurve {
     /// The job: its id, the beginning of its id, its name, or @last for the newest one.

@@ -13,6 +13,10 @@ use crate::cli::user::JobCurve;
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::Result;
 
+/// The words below the curves.
+const DENSITY: &str = "the points are the newest values about every ten seconds, and at the program's end; curves of \
+                       machine/… are the executor's, and `--metric NAME` leaves them out";
+
 /// The size of a curve in columns and lines, where the terminal does not report its width.
 const SIZE: (u16, u16) = (80, 16);
 
@@ -47,6 +51,9 @@ pub(super) async fn curve(args: JobCurve, clock: SharedClock) -> Result<ExitCode
     let width = terminal_width().unwrap_or(width);
     for one in &series {
         print::line(format_args!("{}\n", draw_text(one, width, height)));
+    }
+    if !series.is_empty() {
+        print::problem(format_args!("{DENSITY}"));
     }
     if let Some(state) = newest {
         print::line(format_args!("{}", describe_report(&state.report)));

@@ -148,7 +148,8 @@ fn select_graded(
 }
 
 /// The sessions in which executors are challenged. Before an announced batch, the sessions of drawn miners are drained,
-/// and their executors are leased like those that serve nobody. A probe drains none: its instant comes too soon.
+/// and their executors are leased like those that serve nobody. A probe drains none: its instant comes too soon. Nor
+/// does a batch that waits for nobody at work.
 async fn keep_serving(
     state: &RunnerState,
     plan: &BatchPlan,
@@ -159,6 +160,7 @@ async fn keep_serving(
     let mut lines = state.serving_sessions().await;
     let drained = match kind {
         ObservationKind::Unannounced => return lines,
+        ObservationKind::Announced if state.settings.at_work_s == 0 => return lines,
         ObservationKind::Announced => {
             let is_graded = |session: &ServingSession| {
                 let mut drawn = plan.participants.iter();
