@@ -31,7 +31,7 @@ use tokio::task::spawn_blocking;
 
 use super::again::request_again;
 use super::asked_outputs::{AskedOutput, check_places, make_places};
-use super::checkpoints::{self, choose};
+use super::checkpoints;
 use super::chosen_validator::validator_for;
 use super::exit_code::{EXIT_INTERRUPTED, exit_code};
 use super::job_json::whole_job;
@@ -564,7 +564,7 @@ async fn find_checkpoint(client: &Client, args: &JobRun) -> Result<Option<Resume
         CheckpointChoice::Numbered(number) => number,
         CheckpointChoice::Newest => {
             let view = client.job_checkpoints(job).await.map_err(client_failure)?;
-            choose(&view, named.choice, &named.job)?.ordinal
+            checkpoints::choose(&view, named.choice, &named.job)?.ordinal
         }
     };
     Ok(Some(ResumeSource { job, ordinal }))
