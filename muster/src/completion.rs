@@ -62,11 +62,11 @@ struct AccessAlone {
 
 /// Answers a shell that asks for completions, and ends the process then. Returns whether there is nothing to say to it.
 pub(crate) fn answer_shell() -> bool {
-    let words: Vec<String> = words_of_shell()
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
-    if std::env::var_os(VARIABLE).is_some() && is_behind_break(&words, index_of_word()) {
-        return true;
+    if std::env::var_os(VARIABLE).is_some() {
+        let words = words_of_shell().map(|word| word.to_string_lossy().into_owned());
+        if is_behind_break(&words.collect::<Vec<_>>(), index_of_word()) {
+            return true;
+        }
     }
     CompleteEnv::with_factory(|| with_candidates(Cli::command()))
         .var(VARIABLE)

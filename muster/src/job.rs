@@ -121,7 +121,9 @@ async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
         let found = if statuses.is_empty() && args.name.is_none() {
             client.jobs(page, size).await
         } else {
-            client.jobs_that(page, size, &statuses, args.name.as_ref()).await
+            client
+                .jobs_matching(page, size, &statuses, args.name.as_ref())
+                .await
         };
         let found = match found {
             // There is no such page.

@@ -10,6 +10,22 @@ use super::Cli;
 const QUOTE_PATTERN: &str =
     "if that was a pattern, the shell has put your files in its place: quote it, `-o '*.csv'`";
 
+/// The tip for a program without `--` before it.
+const SEPARATE: &str =
+    "put `--` before the program and its own options: muster job run IMAGE -- PROGRAM ARGUMENTS";
+
+/// The tip for a class that does not exist.
+const OFFERED_CLASSES: &str = "`muster subnet` lists the classes that are offered now";
+
+/// The tip for a question as an argument.
+const ONE_QUESTION: &str = "`muster chat MODEL -m TEXT` asks one question";
+
+/// The tip for a subcommand of `muster subnet`.
+const SUBNET_ALONE: &str = "`muster subnet` stands by itself";
+
+/// The tip for a file behind `muster proof`.
+const VERIFY: &str = "`muster proof verify FILE` checks what `muster chat --save` wrote";
+
 /// The tip for all jobs of a list.
 const ALL_LISTED: &str = "jobs of every state are listed, the newest first; `-n N` shows more of them";
 
@@ -182,13 +198,24 @@ const OPTIONS: &[(&[&str], &str)] = &[
 ];
 
 /// Makes an error of the arguments say what is meant here: the words of this command in place of another program's,
-/// and the usage of the command without what the environment sets.
+/// and the usage of the command without what the environment sets. General advice stands beside the parser's guess,
+/// which is better for a word that was misspelt.
 pub(crate) fn explain_in_own_words(told: &mut Error, words: &[String]) {
-    let tips = tips(told, words);
-    if !tips.is_empty() {
+    let before: Vec<&str> = words
+        .iter()
+        .skip(1)
+        .map(String::as_str)
+        .take_while(|word| *word != "--")
+        .collect();
+    let has_separator = before.len() < words.len().saturating_sub(1);
+    let meant = meant(told, &before);
+    let advice = advice(told, &before, has_separator);
+    if meant.is_some() {
         told.remove(ContextKind::SuggestedArg);
         told.remove(ContextKind::SuggestedSubcommand);
-        let tips = tips.into_iter().map(StyledStr::from).collect();
+    }
+    let tips: Vec<_> = meant.into_iter().chain(advice).map(StyledStr::from).collect();
+    if !tips.is_empty() {
         told.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
     }
     if told.get(ContextKind::Usage).is_some() {
@@ -211,58 +238,58 @@ fn command_of(words: &[String]) -> Command {
     found.clone()
 }
 
-/// The tips: each says one thing to write instead.
-fn tips(told: &Error, words: &[String]) -> Vec<String> {
-    let arguments: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
-    let refused = |kind| match told.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        Some(_) | None => None,
-    };
-    match (told.kind(), arguments.as_slice()) {
-        (ErrorKind::InvalidSubcommand, ["proof", ..]) => {
-            vec!["`muster proof verify FILE` checks what `muster chat --save` wrote".to_owned()]
-        }
+/// The word or the option that the error is about.
+fn refused(told: &Error, kind: ContextKind) -> &str {
+    match told.get(kind) {
+        Some(ContextValue::String(text)) => text,
+        Some(_) | None => "",
+    }
+}
+
+/// The words of this command for the word that was refused, if it is one of another program's. `before` has the
+/// arguments in front of `--`.
+fn meant(told: &Error, before: &[&str]) -> Option<&'static str> {
+    match (told.kind(), before) {
+        (ErrorKind::InvalidSubcommand, ["proof", ..]) => Some(VERIFY),
         (ErrorKind::InvalidSubcommand, [first, ..]) => {
-            let command = refused(ContextKind::InvalidSubcommand).unwrap_or_default();
-            let is_here = [command, "job"].contains(first);
-            let tip = listed(COMMANDS, command).filter(|_| is_here);
-            tip.into_iter().collect()
+            let command = refused(told, ContextKind::InvalidSubcommand);
+            listed(COMMANDS, command).filter(|_| [command, "job"].contains(first))
         }
+        (ErrorKind::UnknownArgument, [first, rest @ ..]) => {
+            let word = refused(told, ContextKind::InvalidArg);
+            let name = word.split('=').next().unwrap_or(word);
+            match (*first, rest) {
+                ("job", ["run", ..]) => listed(OPTIONS, name),
+                ("job", ["ls" | "list", ..]) => ["-a", "--all"].contains(&name).then_some(ALL_LISTED),
+                ("chat", _) => (!word.starts_with('-')).then_some(ONE_QUESTION),
+                ("subnet", _) => (!word.starts_with('-')).then_some(SUBNET_ALONE),
+                _ => None,
+            }
+        }
+        (_, _) => None,
+    }
+}
+
+/// Advice about the whole command line.
+fn advice(told: &Error, before: &[&str], has_separator: bool) -> Vec<&'static str> {
+    match (told.kind(), before) {
         (ErrorKind::UnknownArgument, ["job", "run", rest @ ..]) => {
-            let option = refused(ContextKind::InvalidArg).unwrap_or_default();
-            let name = option.split('=').next().unwrap_or(option);
-            let separator = (!rest.contains(&"--")).then(|| {
-                "put `--` before the program and its own options: muster job run IMAGE -- PROGRAM ARGUMENTS".to_owned()
-            });
-            let pattern = is_expanded(rest).then(|| QUOTE_PATTERN.to_owned());
-            listed(OPTIONS, name)
-                .into_iter()
-                .chain(pattern)
-                .chain(separator)
-                .collect()
+            let pattern = is_expanded(rest).then_some(QUOTE_PATTERN);
+            let separator = (!has_separator).then_some(SEPARATE);
+            pattern.into_iter().chain(separator).collect()
         }
-        (ErrorKind::UnknownArgument, ["job", "ls" | "list", ..]) => {
-            let is_all =
-                refused(ContextKind::InvalidArg).is_some_and(|option| ["-a", "--all"].contains(&option));
-            is_all.then(|| ALL_LISTED.to_owned()).into_iter().collect()
-        }
-        (ErrorKind::UnknownArgument, ["chat", ..]) => {
-            vec!["`muster chat MODEL -m TEXT` asks one question".to_owned()]
-        }
-        (ErrorKind::UnknownArgument, ["subnet", ..]) => vec!["`muster subnet` stands by itself".to_owned()],
         (ErrorKind::MissingRequiredArgument, ["job", "run", rest @ ..]) => {
-            let before = rest.iter().take_while(|word| **word != "--");
-            let pairs = before.clone().zip(before.skip(1));
-            let is_dockers = |(option, value): (&&str, &&str)| INPUT.contains(option) && is_no_input(value);
-            let found = pairs.into_iter().any(is_dockers);
-            found.then(|| WITHOUT_PATH.to_owned()).into_iter().collect()
+            let mut pairs = rest.iter().zip(rest.iter().skip(1));
+            let is_dockers = pairs.any(|(option, value)| INPUT.contains(option) && is_no_input(value));
+            is_dockers.then_some(WITHOUT_PATH).into_iter().collect()
         }
         (ErrorKind::ArgumentConflict, ["job", "run", rest @ ..]) => {
             let is_again = rest.iter().any(|word| word.starts_with("--again"));
-            is_again.then(|| REPEATED.to_owned()).into_iter().collect()
+            is_again.then_some(REPEATED).into_iter().collect()
         }
-        (ErrorKind::ValueValidation, _) if refused(ContextKind::InvalidArg).is_some_and(is_class) => {
-            vec!["`muster subnet` lists the classes that are offered now".to_owned()]
+        (ErrorKind::ValueValidation, _) => {
+            let is_class = refused(told, ContextKind::InvalidArg).starts_with("--class");
+            is_class.then_some(OFFERED_CLASSES).into_iter().collect()
         }
         (_, _) => Vec::new(),
     }
@@ -281,13 +308,9 @@ fn is_no_input(value: &str) -> bool {
     value != "-" && !value.contains('=')
 }
 
-fn is_class(argument: &str) -> bool {
-    argument.starts_with("--class")
-}
-
-fn listed(table: &[(&[&str], &str)], word: &str) -> Option<String> {
+fn listed(table: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
     let found = table.iter().find(|(words, _)| words.contains(&word));
-    found.map(|(_, here)| (*here).to_owned())
+    found.map(|(_, here)| *here)
 }
 
 #[cfg(test)]
@@ -352,7 +375,15 @@ mod tests {
     #[test]
     fn other_mistakes_keep_the_hints_of_the_parser() {
         assert!(refusal("muster job cancle x").contains("'cancel'"));
-        assert!(refusal("muster job run --detatch alpine -- ls").contains("'--detach'"));
+        for detached in [
+            "muster job run --detatch alpine -- ls",
+            "muster job run --detatch alpine",
+        ] {
+            assert!(refusal(detached).contains("'--detach'"), "{detached}");
+        }
+        assert!(refusal("muster chat --mesage hi").contains("'--message'"));
+        assert!(refusal("muster subnet --clas x").contains("'--class'"));
+        assert!(!refusal("muster job run --spec f --timeout 5 -- x --again").contains("repeats a job"));
         assert!(!refusal("muster files ps").contains("muster job ls"));
         assert!(!refusal("muster job run -i a=b -- ls").contains("standard input"));
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::facilitator_access::client_failure;
 use crate::failure::Result;
+use crate::served_models::served_models;
 
 /// The newest jobs and files that are offered.
 const OFFERED: u32 = 100;
@@ -83,9 +84,8 @@ pub(super) async fn ask(client: &Client, kind: ValueKind) -> Result<Vec<KnownVal
         }
         ValueKind::Classes => classes(client).await,
         ValueKind::Models => {
-            let models = client.models().await.map_err(client_failure)?;
-            let ids = models.iter().filter_map(|model| model.get("id")?.as_str());
-            Ok(ids.map(|id| KnownValue::new(id, "")).collect())
+            let models = served_models(client).await?.into_iter();
+            Ok(models.map(|id| KnownValue::new(id, "")).collect())
         }
     }
 }

@@ -56,18 +56,18 @@ pub(super) fn choose<'a>(
         CheckpointChoice::Numbered(number) => kept.iter().find(|checkpoint| checkpoint.ordinal == number),
         CheckpointChoice::Newest => kept.iter().max_by_key(|checkpoint| checkpoint.ordinal),
     };
-    let listed: Vec<String> = kept
+    let numbers: Vec<String> = kept
         .iter()
         .map(|checkpoint| checkpoint.ordinal.to_string())
         .collect();
-    found.ok_or_else(|| match (choice, listed.join(", ").as_str()) {
-        (_, "") => Failure::usage(format_args!(
+    found.ok_or_else(|| match (choice, numbers.as_slice()) {
+        (CheckpointChoice::Newest, _) | (CheckpointChoice::Numbered(_), []) => Failure::usage(format_args!(
             "job {job} keeps no checkpoints; `muster job checkpoints {job}` says why"
         )),
-        (CheckpointChoice::Numbered(number), listed) => Failure::usage(format_args!(
-            "job {job} keeps no checkpoint {number} any more; kept are {listed}"
+        (CheckpointChoice::Numbered(number), numbers) => Failure::usage(format_args!(
+            "job {job} keeps no checkpoint {number} any more; kept are {}",
+            numbers.join(", ")
         )),
-        (CheckpointChoice::Newest, listed) => Failure::usage(format_args!("kept are {listed}")),
     })
 }
 

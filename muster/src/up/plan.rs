@@ -693,9 +693,12 @@ mod tests {
             "two validators' batches would find each other's leases"
         );
         let text = toml::to_string(&setup.validator(Some(signer.to_string()), 4)).unwrap();
-        let gateway = parse::<muster_validator::Config>(&text, "validator")
-            .unwrap()
-            .gateway;
+        let validator = parse::<muster_validator::Config>(&text, "validator").unwrap();
+        assert!(
+            !validator.routing.proven_only,
+            "batches prove less than there is here"
+        );
+        let gateway = validator.gateway;
         assert_eq!(gateway.bind, subnet.gateway);
         assert!(gateway.facilitators.contains(&signer));
         let models: Vec<&str> = gateway

@@ -170,12 +170,15 @@ pub(crate) fn a_chat_waits_for_a_machine_is_told_its_place_and_gets_its_answer(s
     );
 }
 
-/// One executor is at work by the caller's job, and the other one by a session that was used just now.
+/// One executor is at work by the caller's job, and the other one by a session that was used just now. Without the need
+/// of the job that session would stay for `gateway.idle_s`, which is longer than the job may wait.
 pub(crate) fn a_job_gets_the_executor_of_a_session_that_nobody_uses(subnet: &RunningSubnet) {
     let words = [
         "job",
         "run",
         "-q",
+        "--queue-time",
+        "200s",
         subnet.demo_image(),
         "--",
         "probe",

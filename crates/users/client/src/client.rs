@@ -377,7 +377,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`]; also if the facilitator is too old to list jobs by status.
-    pub async fn jobs_that(
+    pub async fn jobs_matching(
         &self,
         page: u64,
         size: u32,

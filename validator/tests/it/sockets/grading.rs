@@ -30,6 +30,9 @@ use crate::sockets::support::fleet::{Behaviour, Fleet};
 use crate::sockets::support::miner::Miner;
 use crate::sockets::support::{World, within};
 
+/// The seconds for which a batch waits for executors at work by default.
+const AT_WORK_S: u64 = 24;
+
 /// A validator that runs a grading batch only on request.
 async fn grading(miners: &[&Miner]) -> World {
     let mut world = World::in_real_time(miners).await;
@@ -372,10 +375,15 @@ fn service() -> Service {
 
 /// Proves all three executors of a miner, lets one of them, which behaves as given, serve a session of the validator's,
 /// and challenges all of them again. Returns the second batch.
-async fn batch_beside_a_session(behaviour: Behaviour, full_course_one_in: u32) -> (BatchFile, Fleet) {
+async fn batch_beside_a_session(
+    behaviour: Behaviour,
+    full_course_one_in: u32,
+    at_work_s: u64,
+) -> (BatchFile, Fleet) {
     let mut miner = Miner::open("//Miner").await;
     let mut world = grading(&[&miner]).await;
     world.config.grading.full_course_one_in = full_course_one_in;
+    world.config.grading.at_work_s = at_work_s;
     world.config.gateway = Settings {
         bind: Some(([127, 0, 0, 1], 0).into()),
         keys: [("me".to_owned(), Digest::of(b"key"))].into(),
@@ -419,7 +427,7 @@ fn count_proven(file: &BatchFile) -> usize {
 
 /// The same where no session is drained. Returns the second batch, and the job of the session.
 async fn with_a_session(behaviour: Behaviour) -> (BatchFile, String) {
-    let (file, fleet) = batch_beside_a_session(behaviour, 0).await;
+    let (file, fleet) = batch_beside_a_session(behaviour, 0, AT_WORK_S).await;
     let [serving] = file.head.serving.as_slice() else {
         panic!("one session serves: {:?}", file.head.serving)
     };
@@ -437,9 +445,15 @@ async fn with_a_session(behaviour: Behaviour) -> (BatchFile, String) {
 
 #[tokio::test]
 async fn a_drawn_miners_session_ends_and_its_executor_proves_its_class_in_full() {
-    let (file, _) = batch_beside_a_session(Behaviour::Honest, 1).await;
+    let (file, _) = batch_beside_a_session(Behaviour::Honest, 1, AT_WORK_S).await;
     assert_eq!(file.head.serving, []);
     assert_eq!(count_proven(&file), 3, "{:?}", file.judgements);
+}
+
+#[tokio::test]
+async fn a_batch_that_waits_for_nobody_at_work_drains_no_session() {
+    let (file, _) = batch_beside_a_session(Behaviour::Honest, 1, 0).await;
+    assert_eq!(file.head.serving.len(), 1, "{:?}", file.judgements);
 }
 
 #[tokio::test]
