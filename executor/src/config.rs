@@ -3,7 +3,7 @@
 mod config_tables;
 mod limits;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indexmap::IndexMap;
@@ -30,6 +30,8 @@ pub use crate::machine::specs::MachineSize;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// The folder from which relative paths count; empty for the folder of the configuration file.
+    pub state_dir: PathBuf,
     /// The address of the Docker engine; empty for `DOCKER_HOST` or the usual socket.
     pub engine: String,
     /// The folder in which the folders of running jobs are made.
@@ -90,6 +92,7 @@ pub enum DiskBound {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            state_dir: PathBuf::new(),
             engine: String::new(),
             work_dir: private_folder::usual_place("executor"),
             disk_bound: DiskBound::Auto,
@@ -198,6 +201,10 @@ impl Config {
 
 impl RoleConfig for Config {
     const COMMENTED_DEFAULT: &'static str = include_str!("config/default.toml");
+
+    fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
 
     // The other paths must be absolute.
     fn place_paths(&mut self, folder: &mut ConfigFolder) {

@@ -1,7 +1,7 @@
 //! The facilitator's configuration file.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use muster_chain::Netuid;
@@ -24,6 +24,8 @@ const MAX_LOG_KIB: u64 = 64 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// The folder from which relative paths count; empty for the folder of the configuration file.
+    pub state_dir: PathBuf,
     /// The address to listen on; port 0 takes a free one.
     pub bind: SocketAddr,
     /// The file that the bound address is written to once requests are served.
@@ -137,6 +139,7 @@ pub struct AuthConfig {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            state_dir: PathBuf::new(),
             bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 8090)),
             ready_file: None,
             store: "sqlite:facilitator.db".to_owned(),
@@ -234,6 +237,10 @@ impl AuthConfig {
 
 impl RoleConfig for Config {
     const COMMENTED_DEFAULT: &'static str = include_str!("commented_default.toml");
+
+    fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
 
     fn place_paths(&mut self, folder: &mut ConfigFolder) {
         self.ready_file.iter_mut().for_each(|path| folder.place(path));

@@ -1,7 +1,7 @@
 //! A miner's configuration.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use muster_http::addresses::AddressRules;
 use muster_http::server::HttpSettings;
@@ -18,6 +18,8 @@ use crate::store::GREETED_DAYS;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// The folder from which relative paths count; empty for the folder of the configuration file.
+    pub state_dir: PathBuf,
     /// Where to listen. Port 0 takes a free one.
     pub bind: SocketAddr,
     /// The address that validators read on the chain; the bound address if it is missing.
@@ -382,6 +384,7 @@ impl ChainConfig {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            state_dir: PathBuf::new(),
             bind: SocketAddr::from(([127, 0, 0, 1], 8092)),
             announce: None,
             ready_file: None,
@@ -517,6 +520,10 @@ impl Default for ExecutorConfig {
 
 impl RoleConfig for Config {
     const COMMENTED_DEFAULT: &'static str = include_str!("config/commented_default.toml");
+
+    fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
 
     fn place_paths(&mut self, folder: &mut ConfigFolder) {
         self.ready_file.iter_mut().for_each(|path| folder.place(path));

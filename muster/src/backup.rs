@@ -30,6 +30,7 @@ use self::copied_parts::{RoleParts, read_parts};
 use crate::backup::folder::{Manifest, copy_changed, make_private_folder};
 use crate::cli::{Backup, BackupRole, Restore};
 use crate::failure::Result;
+use crate::role_config::ensure_owner;
 
 /// The store's place in a backup.
 const STORE: &str = "store.db";
@@ -55,6 +56,7 @@ pub(crate) async fn backup(args: Backup, clock: SharedClock) -> Result<ExitCode>
 /// `muster restore`.
 pub(crate) async fn restore(args: Restore, clock: SharedClock) -> Result<ExitCode> {
     let parts = read_parts(args.role, args.config.as_deref())?;
+    ensure_owner(&parts.state_dir)?;
     let manifest = restore_backup(&parts, &args.from, &clock).await?;
     print::line(format_args!(
         "restored the {} of {}: start it with `muster {}`",

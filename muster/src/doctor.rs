@@ -26,7 +26,7 @@ use crate::cli::Doctor;
 use crate::cli::user::Who;
 use crate::facilitator_access;
 use crate::failure::{Failure, Result};
-use crate::role_config::read_config;
+use crate::role_config::look_at_config;
 
 /// The time limit of each check, since its user is in trouble already.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -97,7 +97,7 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
     let config = match args.config.as_deref() {
         None => None,
         Some(_) if purpose != Purpose::Miner => return Err(Failure::usage(NOT_A_MINER)),
-        path => Some(read_config::<muster_miner::Config>(path)?),
+        path => Some(look_at_config::<muster_miner::Config>(path)?),
     };
     let configured = config.as_ref().map(|config| config.chain.url.clone());
     let known = subnet.as_ref().map(LocalSubnet::chain_url);

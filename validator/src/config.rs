@@ -6,7 +6,7 @@ mod trusted_miner;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use muster_audit_runner::Settings as AuditSettings;
@@ -48,6 +48,8 @@ const MANIFEST_AGE: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// The folder from which relative paths count; empty for the folder of the configuration file.
+    pub state_dir: PathBuf,
     /// The address of the status page; port 0 takes a free port.
     pub bind: SocketAddr,
     /// The file to which the bound address is written once the validator is up.
@@ -238,8 +240,7 @@ pub struct OperatorConfig {
 pub struct ScoringConfig {
     /// The weight of each class's work, relative to the others. A class that is not named has weight 0.
     pub class_weights: BTreeMap<ExecutorClass, u32>,
-    /// The percentage of a graded class's weight that proven executors always get. The rest is the premium of worked
-    /// time; what nobody worked for falls to proven executors, too.
+    /// The percentage of a graded class's weight that proven executors always get; unworked weight is theirs, too.
     pub capacity_percent: u8,
     /// Rao that a validator must have burned for each second of its jobs that counts; 0 asks for none.
     pub burn_per_second: u64,
@@ -280,6 +281,7 @@ pub struct TimingConfig {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            state_dir: PathBuf::new(),
             bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 8091)),
             ready_file: None,
             operator_token: PathBuf::from("validator.token"),
@@ -593,6 +595,10 @@ impl TimingConfig {
 
 impl RoleConfig for Config {
     const COMMENTED_DEFAULT: &'static str = include_str!("config/commented_default.toml");
+
+    fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
 
     fn place_paths(&mut self, folder: &mut ConfigFolder) {
         placed_paths::place(self, folder);

@@ -45,7 +45,7 @@ pub struct PersistentSettings {
 pub struct WarmSettings {
     /// How many containers wait at most; 0 for none.
     pub containers: usize,
-    /// The program that holds them; empty for `muster-hold` next to this program.
+    /// The program that holds them; empty for the `muster-hold` that came with this program.
     pub holder: PathBuf,
     /// A container is removed after waiting this many seconds.
     pub keep_s: u64,

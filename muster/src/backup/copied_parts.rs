@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::BackupRole;
-use crate::failure::{Failure, Result};
-use muster_process::Coded as _;
-use muster_process::config::{self, RoleConfig};
+use crate::failure::Result;
+use crate::role_config::look_at_config;
 
 /// The parts of one role.
 #[derive(Clone, Debug)]
@@ -13,6 +12,8 @@ pub(super) struct RoleParts {
     pub(super) kind: BackupRole,
     /// The role's name.
     pub(super) role: &'static str,
+    /// The folder from which its relative paths count; empty for that of its configuration.
+    pub(super) state_dir: PathBuf,
     /// The URL of its store; `None` for an executor.
     pub(super) store: Option<String>,
     /// Its folders and single files, each with its name in the backup.
@@ -22,10 +23,10 @@ pub(super) struct RoleParts {
 /// The parts that the configuration at `path` names; the default configuration without one.
 pub(super) fn read_parts(role: BackupRole, path: Option<&Path>) -> Result<RoleParts> {
     Ok(match role {
-        BackupRole::Facilitator => of_facilitator(&load(path)?),
-        BackupRole::Validator => of_validator(&load(path)?),
-        BackupRole::Miner => of_miner(&load(path)?),
-        BackupRole::Executor => of_executor(&load(path)?),
+        BackupRole::Facilitator => of_facilitator(&look_at_config(path)?),
+        BackupRole::Validator => of_validator(&look_at_config(path)?),
+        BackupRole::Miner => of_miner(&look_at_config(path)?),
+        BackupRole::Executor => of_executor(&look_at_config(path)?),
     })
 }
 
@@ -33,6 +34,7 @@ pub(super) fn of_facilitator(config: &muster_facilitator::Config) -> RoleParts {
     RoleParts {
         kind: BackupRole::Facilitator,
         role: "facilitator",
+        state_dir: config.state_dir.clone(),
         store: Some(config.store.clone()),
         folders: config
             .files
@@ -47,6 +49,7 @@ pub(super) fn of_validator(config: &muster_validator::Config) -> RoleParts {
     RoleParts {
         kind: BackupRole::Validator,
         role: "validator",
+        state_dir: config.state_dir.clone(),
         store: Some(config.store.clone()),
         folders: Vec::new(),
     }
@@ -57,6 +60,7 @@ pub(super) fn of_miner(config: &muster_miner::Config) -> RoleParts {
     RoleParts {
         kind: BackupRole::Miner,
         role: "miner",
+        state_dir: config.state_dir.clone(),
         store: Some(config.store.clone()),
         folders: vec![
             ("standing", config.persistent.roll.clone()),
@@ -71,15 +75,8 @@ pub(super) fn of_executor(config: &muster_executor::config::Config) -> RoleParts
     RoleParts {
         kind: BackupRole::Executor,
         role: "executor",
+        state_dir: config.state_dir.clone(),
         store: None,
         folders: vec![("membership.json", config.persistent.membership.clone())],
     }
-}
-
-fn load<T: RoleConfig>(path: Option<&Path>) -> Result<T> {
-    let read = match path {
-        Some(path) => config::load(path),
-        None => config::commented_default(),
-    };
-    read.map_err(|error| Failure::coded(error.code(), error))
 }

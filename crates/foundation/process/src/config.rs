@@ -20,14 +20,18 @@ pub trait RoleConfig: DeserializeOwned {
     /// The text of a file with the default of each key and its explanation. A test compares it with `Default`.
     const COMMENTED_DEFAULT: &'static str;
 
-    /// Lets the relative paths of a file count from its folder.
+    /// The folder from which relative paths count instead of the file's own; empty for the file's own.
+    fn state_dir(&self) -> &Path;
+
+    /// Lets the relative paths of a file count from `folder`.
     fn place_paths(&mut self, folder: &mut ConfigFolder);
 
     /// Problems that types do not exclude: ranges, keys that exclude one another. Empty if there is none.
     fn validate(&self) -> Vec<Problem>;
 }
 
-/// Reads the file at `path`. Relative paths in it, and those of its defaults, count from its folder.
+/// Reads the file at `path`. Relative paths in it, and those of its defaults, count from its `state_dir`, or from its
+/// folder.
 ///
 /// # Errors
 /// Every problem of the file at once, each with its line and key: see [`parse`].
@@ -58,6 +62,12 @@ pub fn parse<T: RoleConfig>(text: &str, name: &str) -> Result<T, ConfigErrors> {
 fn parse_in<T: RoleConfig>(text: &str, name: &str, folder: Option<ConfigFolder>) -> Result<T, ConfigErrors> {
     let (mut config, mut problems) = strict::read::<T>(text);
     if let Some(config) = &mut config {
+        let state_dir = config.state_dir();
+        let folder = if state_dir.as_os_str().is_empty() {
+            folder
+        } else {
+            Some(ConfigFolder::state(state_dir, folder))
+        };
         if let Some(mut folder) = folder {
             config.place_paths(&mut folder);
             problems.extend(folder.into_problems());
@@ -99,6 +109,7 @@ mod tests {
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     struct Sample {
+        state_dir: PathBuf,
         listen: SocketAddr,
         netuid: u16,
         wallet: Option<PathBuf>,
@@ -124,6 +135,7 @@ mod tests {
     impl Default for Sample {
         fn default() -> Self {
             Self {
+                state_dir: PathBuf::new(),
                 listen: SocketAddr::from(([127, 0, 0, 1], 8000)),
                 netuid: 1,
                 wallet: None,
@@ -152,6 +164,10 @@ netuid = 1
 url = "ws://127.0.0.1:9944"
 retries = 3
 "#;
+
+        fn state_dir(&self) -> &Path {
+            &self.state_dir
+        }
 
         fn place_paths(&mut self, folder: &mut ConfigFolder) {
             self.wallet.iter_mut().for_each(|path| folder.place(path));
@@ -202,12 +218,28 @@ wieght = 1
             [
                 "line 2: `lisen`: unknown key; is `listen` meant?",
                 "line 3: `netuid`: invalid type: string \"one\", expected u16",
-                "line 4: `zebra`: unknown key; known here are `listen`, `netuid`, `wallet`, `chain`, `peers`",
+                "line 4: `zebra`: unknown key; known here are `state_dir`, `listen`, `netuid`, `wallet`, `chain`, `peers`",
                 "line 7: `chain.retry`: unknown key; known here are `url`, `retries`",
                 "line 8: `chain.retries`: invalid value: integer `-1`, expected u32",
                 "line 13: `peers[1].wieght`: unknown key; is `weight` meant?",
                 "`chain.url`: must begin with ws:// or wss://",
             ]
+        );
+    }
+
+    #[test]
+    fn a_relative_path_counts_from_the_state_dir() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sample.toml");
+        std::fs::write(&file, "state_dir = \"/var/lib/sample\"\nwallet = \"w\"").unwrap();
+        assert_eq!(
+            load::<Sample>(&file).unwrap().wallet,
+            Some(PathBuf::from("/var/lib/sample/w"))
+        );
+        let text = "state_dir = \"/var/lib/sample\"\nwallet = \"/w\"";
+        assert_eq!(
+            parse::<Sample>(text, "text").unwrap().wallet,
+            Some(PathBuf::from("/w"))
         );
     }
 

@@ -5,6 +5,7 @@
 pub mod backoff;
 pub mod certificate;
 pub mod clock;
+pub mod companion;
 pub mod config;
 pub mod connections;
 pub mod error;

@@ -23,6 +23,14 @@ impl ConfigFolder {
         Some(Self { folder, problems })
     }
 
+    /// The folder of a role's state, which the file at `of` names.
+    pub(super) fn state(state_dir: &Path, of: Option<Self>) -> Self {
+        let folder = of.map_or_else(PathBuf::new, |of| of.folder).join(state_dir);
+        let folder = std::path::absolute(&folder).unwrap_or(folder);
+        let problems = Vec::new();
+        Self { folder, problems }
+    }
+
     /// The problems of the paths that were given to it.
     pub(super) fn into_problems(self) -> Vec<Problem> {
         self.problems
@@ -41,8 +49,8 @@ impl ConfigFolder {
         let Some(placed) = self.placed(path) else { return };
         if path.exists() && !placed.exists() {
             let text = format!(
-                "a relative path counts from the folder of this file, where {} is missing, and {} is in the working \
-                 folder: move it, or write its whole path here",
+                "a relative path counts from state_dir or the folder of this file, where {} is missing, and {} is in \
+                 the working folder: move it, or write its whole path here",
                 placed.display(),
                 path.display()
             );
@@ -97,6 +105,22 @@ mod tests {
                 .folder
                 .is_absolute()
         );
+    }
+
+    #[test]
+    fn a_path_counts_from_the_folder_of_the_state_where_the_file_names_one() {
+        let of = || ConfigFolder::of(Path::new("/etc/muster/miner.toml"));
+        for (named, of, folder) in [
+            ("/var/lib/muster/miner", of(), "/var/lib/muster/miner"),
+            ("/var/lib/muster/miner", None, "/var/lib/muster/miner"),
+            ("state", of(), "/etc/muster/state"),
+        ] {
+            assert_eq!(
+                ConfigFolder::state(Path::new(named), of).folder,
+                Path::new(folder)
+            );
+        }
+        assert!(ConfigFolder::state(Path::new("state"), None).folder.is_absolute());
     }
 
     #[test]
