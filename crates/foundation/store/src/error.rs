@@ -47,8 +47,19 @@ pub enum StoreError {
         source: sqlx::Error,
     },
     /// A migration failed.
-    #[error("cannot migrate the store; it may belong to a newer version of this program")]
+    #[error("cannot migrate the store")]
     Migrate(#[source] MigrateError),
+    /// A newer version of this program has migrated the store.
+    #[error(
+        "the store is of a newer version of this program: it is at migration {found}, and this version knows {known}; start \
+         the newer version, or bring back the copy from before the upgrade with `muster restore`"
+    )]
+    Newer {
+        /// The newest migration of the store.
+        found: i64,
+        /// The newest migration that this program knows.
+        known: i64,
+    },
     /// A statement failed.
     #[error("store: cannot {operation}")]
     Query {
@@ -99,6 +110,7 @@ impl StoreError {
             | Self::Exposed { .. }
             | Self::Open { .. }
             | Self::Migrate(_)
+            | Self::Newer { .. }
             | Self::Superseded
             | Self::Corrupt { .. } => false,
         }
@@ -126,6 +138,7 @@ impl Coded for StoreError {
             | Self::Exposed { .. }
             | Self::Open { .. }
             | Self::Migrate(_)
+            | Self::Newer { .. }
             | Self::Query { .. }
             | Self::Commit { .. }
             | Self::Superseded

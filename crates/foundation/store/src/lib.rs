@@ -175,9 +175,25 @@ async fn prepare_reader(connection: &mut AnyConnection) -> Result<(), sqlx::Erro
 /// Brings the tables up to date. Processes that start together on one PostgreSQL database migrate one after another.
 ///
 /// # Errors
-/// A migration fails, or a migration that has run was changed since.
+/// A migration fails, or a migration that has run was changed since; the store is of a newer version of this program.
 pub async fn migrate(pool: &AnyPool, migrator: &Migrator) -> Result<(), StoreError> {
-    migrator.run(pool).await.map_err(StoreError::Migrate)
+    let known = migrator.iter().map(|migration| migration.version).max();
+    let known = known.unwrap_or_default();
+    // A store that is new has no such table.
+    let newest = "SELECT MAX(version) FROM _sqlx_migrations";
+    let found: Option<i64> = sqlx::query_scalar(newest).fetch_one(pool).await.ok().flatten();
+    if let Some(found) = found.filter(|found| *found > known) {
+        return Err(StoreError::Newer { found, known });
+    }
+    migrator.run(pool).await.map_err(StoreError::Migrate)?;
+    if let Some(found) = found.filter(|found| *found < known) {
+        tracing::info!(
+            from = found,
+            to = known,
+            "the store was migrated; an older version of this program refuses it from now on"
+        );
+    }
+    Ok(())
 }
 
 /// Begins a transaction that may write. It is undone if it is dropped without `commit`.

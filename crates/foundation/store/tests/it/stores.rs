@@ -254,14 +254,26 @@ async fn stores_that_cannot_be_opened_are_named() {
 }
 
 #[tokio::test]
-async fn a_changed_migration_is_refused() {
-    let store = muster_store::testing::sqlite(&MIGRATOR).await.unwrap();
-    sqlx::query("UPDATE _sqlx_migrations SET version = 99")
-        .execute(&store.pool)
-        .await
-        .unwrap();
-    let error = migrate(&store.pool, &MIGRATOR).await.unwrap_err();
-    assert!(matches!(error, StoreError::Migrate(_)), "{error:?}");
+async fn a_changed_migration_is_refused_and_so_is_the_store_of_a_newer_version() {
+    for store in all().await {
+        sqlx::query("UPDATE _sqlx_migrations SET version = version - 99")
+            .execute(&store.pool)
+            .await
+            .unwrap();
+        let error = migrate(&store.pool, &MIGRATOR).await.unwrap_err();
+        assert!(matches!(error, StoreError::Migrate(_)), "{error:?}");
+        sqlx::query("UPDATE _sqlx_migrations SET version = version + 198")
+            .execute(&store.pool)
+            .await
+            .unwrap();
+        let error = migrate(&store.pool, &MIGRATOR).await.unwrap_err();
+        assert!(
+            matches!(error, StoreError::Newer { found: 100, known: 1 }),
+            "{}: {error:?}",
+            store.engine
+        );
+        assert!(error.to_string().contains("`muster restore`"), "{error}");
+    }
 }
 
 #[test]
