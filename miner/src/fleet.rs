@@ -18,6 +18,9 @@ use crate::session_queues::Inbox;
 /// How often the engines of pools are looked at for what they have places for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
+/// The end of a wait for an executor of a miner that stops. Its next process goes on with the lease.
+const STOPPING: &str = "the miner stops";
+
 /// Lends persistent executors, and starts one of a pool where none of them is free.
 #[derive(Clone)]
 pub struct Fleet {
@@ -27,17 +30,26 @@ pub struct Fleet {
     certificate: Option<watch::Receiver<Digest>>,
     /// All executors of the miner.
     manifest: watch::Sender<Manifest>,
+    /// Cancelled when the miner stops.
+    hangup: CancellationToken,
 }
 
 impl Fleet {
     /// Lends from `connected` first, then from `pools`. Executors of pools that dial `wss://` receive the certificate.
-    pub fn new(connected: ExecutorPool, pools: Pools, certificate: Option<watch::Receiver<Digest>>) -> Self {
+    /// After `hangup` nothing waits for persistent executors.
+    pub fn new(
+        connected: ExecutorPool,
+        pools: Pools,
+        certificate: Option<watch::Receiver<Digest>>,
+        hangup: CancellationToken,
+    ) -> Self {
         let manifest = watch::Sender::new(pools.fixed());
         Self {
             connected,
             pools,
             certificate,
             manifest,
+            hangup,
         }
     }
 
@@ -95,7 +107,7 @@ impl Fleet {
             changed.borrow_and_update();
             freed.borrow_and_update();
             if let Some(slot) = self.connected.take(&order) {
-                if let Some(how) = lend(slot, &order, &stop).await {
+                if let Some(how) = lend(slot, &order, &stop, &self.hangup).await {
                     return Ok(how);
                 }
                 // It is just leaving; another may be free.
@@ -118,6 +130,7 @@ impl Fleet {
             }
             tokio::select! {
                 () = stop.cancelled() => return Ok("no executor became free in time".to_owned()),
+                () = self.hangup.cancelled() => return Ok(STOPPING.to_owned()),
                 _ = changed.changed() => {}
                 _ = freed.changed() => {}
             }
@@ -126,7 +139,12 @@ impl Fleet {
 }
 
 /// Gives a lease to a connected executor and waits for its end; `None` if the executor is just leaving.
-async fn lend(slot: CapacitySlot, order: &Order, stop: &CancellationToken) -> Option<String> {
+async fn lend(
+    slot: CapacitySlot,
+    order: &Order,
+    stop: &CancellationToken,
+    hangup: &CancellationToken,
+) -> Option<String> {
     let (over, ended) = oneshot::channel();
     let begun = CancellationToken::new();
     let assigned = AssignedLease {
@@ -138,9 +156,13 @@ async fn lend(slot: CapacitySlot, order: &Order, stop: &CancellationToken) -> Op
     slot.hand.send(assigned).ok()?;
     let how = ended.await;
     if how.is_err() && begun.is_cancelled() {
-        // The executor runs on and may come back; only the end of the lease ends it here.
+        // The executor runs on and may come back, to the next process of a miner that stops; only the end of the lease
+        // ends it here.
         drop(slot);
-        stop.cancelled().await;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = hangup.cancelled() => return Some(STOPPING.to_owned()),
+        }
     }
     Some(how.unwrap_or_else(|_| "its connection ended".to_owned()))
 }
@@ -220,8 +242,25 @@ mod tests {
             ..PoolConfig::default()
         };
         let pools = Pools::new(vec![Pool::new(&config, Arc::new(Own), 0)]);
-        let fleet = Fleet::new(pool.clone(), pools, None);
+        let fleet = Fleet::new(pool.clone(), pools, None, CancellationToken::new());
         (pool, fleet)
+    }
+
+    #[tokio::test]
+    async fn a_miner_that_stops_waits_for_no_persistent_executor() {
+        let (pool, fleet) = fleet(0);
+        let (seat, mut orders) = pool.join("box", CLASS, 1, 0, FeatureSet::ours());
+        let lent = fleet.run(order(CLASS), CancellationToken::new());
+        let mut lent = std::pin::pin!(lent);
+        assert!(lent.as_mut().now_or_never().is_none());
+        let assigned = orders.try_recv().unwrap();
+        assigned.begun.cancel();
+        drop((assigned, seat));
+        assert!(lent.as_mut().now_or_never().is_none(), "it may come back");
+        fleet.hangup.cancel();
+        assert_eq!(lent.await.unwrap(), STOPPING);
+        let waiting = fleet.run(order(CLASS), CancellationToken::new());
+        assert_eq!(waiting.await.unwrap(), STOPPING, "no executor is connected");
     }
 
     #[tokio::test]

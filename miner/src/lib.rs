@@ -244,7 +244,7 @@ pub async fn run_with(
     let pool = ExecutorPool::default();
     let certificate = MinerCertificate::open(&config.tls, &own, &clock)?;
     let digest = certificate.as_ref().map(|certificate| certificate.digest.clone());
-    let fleet = Fleet::new(pool.clone(), pools.clone(), digest.clone());
+    let fleet = Fleet::new(pool.clone(), pools.clone(), digest.clone(), own.token());
     start_fleet(&config, &fleet, &pool, &context, &own).await?;
     let manifest = fleet.manifest();
     let manager: Arc<dyn ExecutorManager> = Arc::new(fleet);

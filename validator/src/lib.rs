@@ -61,14 +61,14 @@ mod validator_state;
 mod weights;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use muster_audit_runner::AuditRunner;
 use muster_chain::ChainError;
 use muster_collateral::CollateralError;
 use muster_facilitator_link::live_output::LiveOutput;
-use muster_gateway::GatewayError;
+use muster_gateway::{Gateway, GatewayError};
 use muster_http::addresses::{AddressRules, RuleError};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
@@ -220,7 +220,8 @@ pub async fn run_on(
     let (own_store, own_clock) = (Arc::clone(&store), Arc::clone(&clock));
     let collateral = CollateralView::new(&config.collateral, subject, own_store, own_clock);
     let collateral = collateral.map_err(Error::Collateral)?;
-    let own_tasks = tasks_stopping_with(&tasks);
+    let gateway = Arc::new(OnceLock::new());
+    let own_tasks = tasks_stopping_with(&tasks, Arc::clone(&gateway));
     let allowance = Mutex::new(AllowanceBook::new(ValidatorKey(keypair.hotkey())));
     let state = Arc::new(ValidatorState {
         config,
@@ -244,7 +245,7 @@ pub async fn run_on(
         pages,
         operator,
     };
-    let served = serve(&state, listeners).await;
+    let served = serve(&state, listeners, &gateway).await;
     state.tasks.shutdown();
     if let Err(error) = state.tasks.wait(STOP_GRACE).await {
         tracing::warn!(%error, "stopping without waiting longer; open jobs are resumed at the next start");
@@ -256,13 +257,21 @@ pub async fn run_on(
     }
 }
 
-/// The tasks of one validator. They stop when the process does, and by themselves when the validator fails.
-fn tasks_stopping_with(process: &Tasks) -> Tasks {
+/// The tasks of one validator. They stop when the process does, after the answers that its gateway has under way, and
+/// by themselves when the validator fails.
+fn tasks_stopping_with(process: &Tasks, gateway: Arc<OnceLock<Gateway>>) -> Tasks {
     let own = Tasks::new();
     let (stop, own_stop, all) = (process.token(), own.token(), own.clone());
+    let stopping = async move {
+        stop.cancelled().await;
+        if let Some(gateway) = gateway.get() {
+            gateway.drain().await;
+        }
+        all.shutdown();
+    };
     drop(own.spawn("stop", async move {
         tokio::select! {
-            () = stop.cancelled() => all.shutdown(),
+            () = stopping => {}
             () = own_stop.cancelled() => {}
         }
     }));
@@ -334,7 +343,11 @@ fn start_gathering(
 }
 
 /// Starts every part and serves the status page until the validator stops.
-async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), Error> {
+async fn serve(
+    state: &Arc<ValidatorState>,
+    listeners: Listeners,
+    drained_at_stop: &OnceLock<Gateway>,
+) -> Result<(), Error> {
     let Listeners {
         status: listener,
         address,
@@ -349,6 +362,9 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
     drivers.resume().await?;
     let own_jobs = open_own_jobs(state, &drivers);
     let gateway = open_parts::open_gateway(state, own_jobs.clone()).await?;
+    if let Some(gateway) = &gateway {
+        let _ = drained_at_stop.set(gateway.clone());
+    }
     let trusted = open_parts::trusted_sessions(state, own_jobs.clone());
     let audits = open_parts::open_audits(state, gateway.as_ref(), trusted.clone()).await?;
     let checks = open_parts::cross_checks(state, own_jobs.clone(), audits.clone());

@@ -208,6 +208,8 @@ where
         };
         tasks.spawn(name, open.track_future(connection));
     }
+    // Its socket closes with it: a client that comes now is refused at once, and does not wait for the last request.
+    drop(acceptor);
     open.close();
     open.wait().await;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use muster_http::server::{self, HttpSettings, Server, ServerLimits, TlsFileError, TowerToHyperService};
+use muster_http::server::{self, HttpSettings, Server, TlsFileError, TowerToHyperService};
 use muster_openai::OpenAiError;
 use muster_process::error::Coded;
 use muster_process::listen::{self, BindError};
@@ -17,6 +17,7 @@ use muster_session_pool::Whitelist;
 use muster_store::{StoreError, Writer};
 use sqlx::AnyPool;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use muster_sealed_client::SealedSession;
 
@@ -90,6 +91,16 @@ pub struct GatewayDeps {
 pub struct Gateway {
     state: Arc<GatewayState>,
     address: SocketAddr,
+    serving: Serving,
+}
+
+/// The tokens of the server of clients.
+#[derive(Clone)]
+struct Serving {
+    /// Cancelled when it shall take no more requests.
+    stop: CancellationToken,
+    /// Cancelled once its last request is over, or has had its time.
+    over: CancellationToken,
 }
 
 impl Gateway {
@@ -139,24 +150,34 @@ impl Gateway {
         let router = routes::router(Arc::clone(&state));
         let service = TowerToHyperService::new(router);
         let (tasks, clock) = (state.tasks.clone(), state.clock.clone());
-        let mut server = Server::new(
-            "gateway connection",
-            &deps.http,
-            tasks,
-            clock,
-            state.tasks.token(),
-        )
-        .with_tls_files(&deps.http.tls)?;
-        server.limits = ServerLimits {
-            connections: state.settings.requests,
-            // A stream may go on for hours; its client sends its request elsewhere.
-            drain: Duration::ZERO,
-            ..server.limits
+        let serving = Serving {
+            stop: state.tasks.token().child_token(),
+            over: CancellationToken::new(),
         };
-        let serving = server::serve(server, listener, move |_| service.clone());
-        drop(state.tasks.spawn("gateway", serving));
+        let stop = serving.stop.clone();
+        let mut server = Server::new("gateway connection", &deps.http, tasks, clock, stop)
+            .with_tls_files(&deps.http.tls)?;
+        server.limits.connections = state.settings.requests;
+        let over = serving.over.clone();
+        let requests = server::serve(server, listener, move |_| service.clone());
+        let requests = async move {
+            requests.await;
+            over.cancel();
+        };
+        drop(state.tasks.spawn("gateway", requests));
         tracing::info!(%address, models = state.whitelist.services().len(), "the gateway is open");
-        Ok(Self { state, address })
+        Ok(Self {
+            state,
+            address,
+            serving,
+        })
+    }
+
+    /// Takes no more requests, and returns once those under way are over or have had `http.drain_s`. Its sessions stay
+    /// open.
+    pub async fn drain(&self) {
+        self.serving.stop.cancel();
+        self.serving.over.cancelled().await;
     }
 
     /// The bound address.

@@ -28,6 +28,8 @@ pub struct HttpSettings {
     pub body_s: u64,
     /// Seconds in which a client must take something of a response that waits for it.
     pub stall_s: u64,
+    /// Seconds for which requests may go on after the role was asked to stop.
+    pub drain_s: u64,
     /// Addresses and networks of the proxies in front of the role.
     pub trusted_proxies: Vec<String>,
     /// The header in which they write their clients' addresses.
@@ -45,6 +47,7 @@ impl Default for HttpSettings {
             head_s: limits.head.as_secs(),
             body_s: limits.body.as_secs(),
             stall_s: limits.stall.as_secs(),
+            drain_s: limits.drain.as_secs(),
             trusted_proxies: Vec::new(),
             proxy_header: ProxyHeader::default(),
             tls: TlsFiles::default(),
@@ -53,7 +56,7 @@ impl Default for HttpSettings {
 }
 
 impl HttpSettings {
-    /// The server's bounds; the time to drain is that of [`ServerLimits::default`].
+    /// The server's bounds.
     #[must_use]
     pub fn limits(&self) -> ServerLimits {
         ServerLimits {
@@ -62,7 +65,7 @@ impl HttpSettings {
             head: Duration::from_secs(self.head_s),
             body: Duration::from_secs(self.body_s),
             stall: Duration::from_secs(self.stall_s),
-            ..ServerLimits::default()
+            drain: Duration::from_secs(self.drain_s),
         }
     }
 
@@ -94,6 +97,10 @@ impl HttpSettings {
                 problems.push(Problem::at(format!("{table}.{key}"), rule));
             }
         }
+        if self.drain_s > *TIMES.end() {
+            let rule = format!("must be at most {} seconds", TIMES.end());
+            problems.push(Problem::at(format!("{table}.drain_s"), rule));
+        }
         if let Err(error) = TrustedProxies::parse(&self.trusted_proxies) {
             problems.push(Problem::at(format!("{table}.trusted_proxies"), error.to_string()));
         }
@@ -115,6 +122,7 @@ mod tests {
             head_s: 0,
             body_s: u64::MAX,
             stall_s: 0,
+            drain_s: u64::MAX,
             trusted_proxies: vec!["localhost".to_owned()],
             proxy_header: ProxyHeader::Forwarded,
             tls: TlsFiles {
@@ -122,6 +130,6 @@ mod tests {
                 ..TlsFiles::default()
             },
         };
-        assert_eq!(wrong.problems("http").len(), 7);
+        assert_eq!(wrong.problems("http").len(), 8);
     }
 }

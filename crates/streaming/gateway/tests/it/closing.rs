@@ -7,8 +7,9 @@ use muster_process::{Clock as _, SystemClock, TestClock};
 use muster_protocol::ExecutorClass;
 use muster_response_proof::well_known::MAX_PROOFS;
 use muster_sealed_client::SealedSession;
+use muster_testbed::within;
 
-use crate::rig::{World, until};
+use crate::rig::{World, read_until, until};
 
 /// A world on a clock that the test moves.
 async fn timed() -> (World, TestClock) {
@@ -160,6 +161,25 @@ async fn the_close_statement_of_a_session_that_closed_by_itself_comes_from_its_m
         assert!(told.starts_with(fault.unwrap_or_default()), "{told}");
         assert_eq!(session.fault.is_some(), fault.is_some(), "{session:?}");
     }
+}
+
+#[tokio::test]
+async fn a_gateway_that_drains_ends_the_answers_under_way_and_takes_no_others() {
+    let world = World::new(|_| ()).await;
+    let session = serving(&world).await.swap_remove(0);
+    world.pace().words.send_replace(1);
+    let mut response = world.chat(3, true).send().await.unwrap();
+    read_until(&mut response, "data:").await;
+    let gateway = world.gateway.clone();
+    let draining = world.tasks.spawn("drain", async move { gateway.drain().await });
+    until("a refusal", || async {
+        world.chat(1, false).send().await.is_err().then_some(())
+    })
+    .await;
+    assert!(!session.is_ending(), "its answer is under way");
+    world.pace().words.send_replace(usize::MAX);
+    read_until(&mut response, "[DONE]").await;
+    within("the end of the drain", draining.join()).await.unwrap();
 }
 
 /// The live sessions after one answer.

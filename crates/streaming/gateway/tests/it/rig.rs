@@ -97,7 +97,11 @@ impl World {
         let has_failed = Arc::new(AtomicBool::new(false));
         let (stopping, failing) = (tasks.clone(), Arc::clone(&has_failed));
         let parts = GatewayDeps {
-            http: HttpSettings::default(),
+            // A test that stops the gateway ends its answers first.
+            http: HttpSettings {
+                drain_s: 600,
+                ..HttpSettings::default()
+            },
             backend: Arc::new(TestBackend(Arc::clone(&subnet))),
             pool: store.pool.clone(),
             writer: store.writer(),
