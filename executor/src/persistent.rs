@@ -7,10 +7,12 @@
 mod connection;
 mod gauges;
 mod presence;
+mod replaced_program;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -99,11 +101,17 @@ async fn show_invitation(
     }
 }
 
-/// Serves leases until the token of `tasks` is cancelled.
+/// Serves leases until the token of `tasks` is cancelled; with `program`, the link to the process's program, also until
+/// that was replaced and a restart loses nothing.
 ///
 /// # Errors
 /// This executor is not enrolled, or the miner has revoked it.
-pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
+pub async fn serve(
+    config: Config,
+    program: Option<PathBuf>,
+    tasks: Tasks,
+    clock: SharedClock,
+) -> Result<(), Error> {
     let path = config.persistent.membership.clone();
     let membership = spawn_blocking(move || ExecutorCredentials::load(&path));
     let membership = membership
@@ -146,12 +154,9 @@ pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
         leases: Mutex::new(HashMap::new()),
         miner: membership.miner,
         connections: AtomicU64::new(0),
+        is_ending: AtomicBool::new(false),
     });
-    let (measuring, stop) = (gauges::measure(Arc::clone(&executor)), tasks.token());
-    tasks.spawn(
-        "measure",
-        async move { stop.run_until_cancelled(measuring).await },
-    );
+    start_watchers(&executor, program, &tasks);
     Arc::clone(&executor).take_over_jobs().await;
     let dialled = link
         .run(
@@ -180,6 +185,22 @@ pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
     dialled?;
     let revoked = executor.revoked.lock().take();
     revoked.map_or(Ok(()), |reason| Err(Error::Revoked(reason)))
+}
+
+/// Starts the tasks that measure the executor and, with a link to its program, look whether that was replaced.
+fn start_watchers(executor: &Arc<PersistentExecutor>, program: Option<PathBuf>, tasks: &Tasks) {
+    if let Some(program) = program {
+        let ending = replaced_program::end_when_replaced(Arc::clone(executor), program);
+        let stop = tasks.token();
+        tasks.spawn("watch the program", async move {
+            stop.run_until_cancelled(ending).await
+        });
+    }
+    let (measuring, stop) = (gauges::measure(Arc::clone(executor)), tasks.token());
+    tasks.spawn(
+        "measure",
+        async move { stop.run_until_cancelled(measuring).await },
+    );
 }
 
 /// The containers that wait for jobs, and the task that renews them; `None` where the operator wants none.

@@ -18,7 +18,7 @@ use muster_containers::image_leases::Lease;
 use muster_containers::image_pull::unwatched;
 use muster_containers::images::ensure;
 use muster_process::error::Causes;
-use muster_process::{SharedClock, Tasks};
+use muster_process::{SharedClock, Tasks, companion};
 use muster_protocol::{AttemptId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -34,7 +34,7 @@ use crate::workspace::Workspace;
 
 pub(crate) use self::template::{ContainerShape, WarmTemplate, encode_program};
 
-/// The file name of the holder, next to this program.
+/// The file name of the holder, which comes with this program.
 const HOLDER: &str = "muster-hold";
 /// How often containers that wait too long are looked for, at most.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
@@ -100,20 +100,20 @@ impl WarmPool {
     pub(crate) fn open(config: &Arc<Config>, tasks: &Tasks, clock: &SharedClock) -> Option<Self> {
         let settings = &config.persistent.warm;
         let named = settings.holder.clone();
-        let holder = if named.as_os_str().is_empty() {
-            std::env::current_exe().ok()?.with_file_name(HOLDER)
-        } else {
-            named
-        };
         if settings.containers == 0 {
             return None;
         }
-        if !holder.is_file() {
-            tracing::info!(holder = %holder.display(), "no containers are kept warm: the holder is missing");
-            return None;
-        }
         // The engine wants an absolute path.
-        let holder = holder.canonicalize().ok()?;
+        let holder = if named.as_os_str().is_empty() {
+            companion::find(HOLDER)
+        } else {
+            named.canonicalize().ok().filter(|path| path.is_file())
+        };
+        let Some(holder) = holder else {
+            let holder = named.display();
+            tracing::info!(%holder, "no containers are kept warm: the holder is missing");
+            return None;
+        };
         Some(Self(Arc::new(Inner {
             config: Arc::clone(config),
             holder,

@@ -331,7 +331,7 @@ impl Miner {
             tasks.token(),
         );
         tasks.spawn("miner", listening);
-        tasks.spawn("executor", serve(config, tasks.clone(), clock));
+        tasks.spawn("executor", serve(config, None, tasks.clone(), clock));
         let socket = tokio::time::timeout(Duration::from_secs(30), sockets.recv()).await?;
         let session = Greeting::new(socket.context("no executor came")?).accept(Executor);
         let image = image.to_owned();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use muster_process::error::Causes;
@@ -50,6 +50,8 @@ pub(crate) struct PersistentExecutor {
     pub(super) miner: Digest,
     /// How many connections there have been.
     pub(super) connections: AtomicU64,
+    /// Whether this process takes no more jobs, because its program was replaced.
+    pub(super) is_ending: AtomicBool,
 }
 
 /// A lease that runs.
@@ -133,8 +135,13 @@ impl PersistentExecutor {
         self.lines.borrow().is_some()
     }
 
-    /// Whether the operator wants no more jobs here.
+    /// Whether this process takes no more jobs.
     pub(crate) fn is_draining(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed) || self.is_drained_by_operator()
+    }
+
+    /// Whether the operator wants no more jobs here.
+    fn is_drained_by_operator(&self) -> bool {
         self.process.config.drain_file().exists()
     }
 
@@ -146,7 +153,7 @@ impl PersistentExecutor {
     /// Waits while the operator wants no more jobs and there are none. Shows meanwhile how many there are.
     pub(super) async fn wait_until_wanted(&self) {
         let config = &self.process.config;
-        while self.is_draining() {
+        while self.is_drained_by_operator() {
             let jobs = self.count_leases();
             if let Err(error) = std::fs::write(config.drained_file(), jobs.to_string()) {
                 tracing::warn!(%error, "the number of jobs cannot be shown to `muster executor drain`");
@@ -178,6 +185,10 @@ impl PersistentExecutor {
         tasks.spawn("end of a lease", async move {
             match driving.join().await {
                 Ok(Ok(())) => {}
+                // Validators end their own jobs so, each batch of grading among them.
+                Ok(Err(Error::Cancelled(reason))) => {
+                    tracing::info!(%attempt, reason, "the job was called off")
+                }
                 Ok(Err(error)) => {
                     let code = error.code().map(|code| code.code()).unwrap_or_default();
                     tracing::warn!(code, %attempt, error = %Causes(&error), "the attempt ended early");

@@ -1,5 +1,7 @@
 //! A persistent executor and a miner that leases it one job after another over TLS.
 
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use muster_enrollment::{ExecutorCredentials, StoredIdentity};
@@ -43,6 +45,11 @@ pub(crate) struct EnrolledExecutor {
 impl EnrolledExecutor {
     /// An enrolled executor with the settings of `lease`, and its miner.
     pub(crate) async fn open(lease: &Lease, capacity: u32) -> Self {
+        Self::open_program(lease, capacity, None).await
+    }
+
+    /// The same of an executor that ends once the program that the link leads to was replaced.
+    async fn open_program(lease: &Lease, capacity: u32, program: Option<PathBuf>) -> Self {
         tls::install_provider();
         let (tasks, clock) = (Tasks::new(), Arc::new(SystemClock::new()));
         let identity = StoredIdentity::generate("miner").unwrap().open("memory").unwrap();
@@ -70,7 +77,7 @@ impl EnrolledExecutor {
             tasks.token(),
         );
         tasks.spawn("miner", listening);
-        let executor = tasks.spawn("executor", serve(config, tasks.clone(), clock));
+        let executor = tasks.spawn("executor", serve(config, program, tasks.clone(), clock));
         Self {
             sockets,
             tasks,
@@ -218,6 +225,30 @@ async fn a_lost_miner_loses_its_job_and_is_dialled_again() {
         .await;
     connection.until("V0JobFinishedRequest").await;
     enrolled.stop().await;
+}
+
+#[tokio::test]
+async fn executor_whose_program_was_replaced_ends_after_the_lease_that_nobody_could_take_over() {
+    let engine = engine().await;
+    image::load(&engine).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (link, new_link) = (folder.path().join("exe"), folder.path().join("new"));
+    symlink("/usr/bin/muster", &link).unwrap();
+    let lease = Lease::new();
+    let mut enrolled = EnrolledExecutor::open_program(&lease, 1, Some(link.clone())).await;
+    let mut connection = enrolled.next_connection().await;
+    // The miner does not keep this lease, so the executor writes no journal of it.
+    let lease = Lease::new();
+    let job = Job::new(&["probe", "print", "1000"]);
+    connection.lease_job(&lease, &job).await;
+    symlink("/usr/bin/muster (deleted)", &new_link).unwrap();
+    std::fs::rename(&new_link, &link).unwrap();
+    connection.until("V0JobFinishedRequest").await;
+    within("the executor's end", enrolled.executor.join())
+        .await
+        .unwrap()
+        .unwrap();
+    lease.assert_clean(&engine).await;
 }
 
 #[tokio::test]
