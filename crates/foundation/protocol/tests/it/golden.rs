@@ -39,7 +39,7 @@ pub(crate) fn rewrite<M: DeserializeOwned + Serialize>(name: &str, frame: &str) 
 }
 
 /// Through every socket that the message belongs to.
-fn round_trip(name: &str, frame: &str) -> String {
+pub(crate) fn round_trip(name: &str, frame: &str) -> String {
     let value: Value = serde_json::from_str(frame).unwrap();
     match value.get("message_type").and_then(Value::as_str) {
         Some("V0AuthenticationRequest" | "V0Heartbeat" | "V0JobStatusUpdate" | "V0MachineSpecsUpdate") => {
@@ -168,10 +168,10 @@ fn the_challenge_of_a_facilitator_and_what_answers_it() {
     }
 }
 
-#[test]
-fn messages_of_validators_and_facilitators_beyond_computehorde_have_golden_bytes() {
+/// Frames of validators to a facilitator.
+pub(crate) fn facilitator_frames() -> Vec<String> {
     let job = r#""uuid":"11111111-2222-4333-8444-555555555555""#;
-    for frame in [
+    vec![
         format!(r#"{{"message_type":"MusterJobLog",{job},"stream":"stdout","offset":7,"data":"aGk="}}"#),
         format!(r#"{{"message_type":"MusterJobProgress",{job},"of":"download","done":1,"total":2}}"#),
         format!(
@@ -241,7 +241,13 @@ fn messages_of_validators_and_facilitators_beyond_computehorde_have_golden_bytes
             r#""answered_at":"2026-01-21T12:34:56Z","input_tokens":1,"output_tokens":2,"bundle":null}"#
         )
         .to_owned(),
-    ] {
+    ]
+}
+
+#[test]
+fn messages_of_validators_and_facilitators_beyond_computehorde_have_golden_bytes() {
+    let job = r#""uuid":"11111111-2222-4333-8444-555555555555""#;
+    for frame in facilitator_frames() {
         assert_eq!(rewrite::<ToFacilitator>("ours", &frame), frame);
         let longer = frame.replacen('{', r#"{"x":1,"#, 1);
         assert!(decode::<ToFacilitator>(&longer).is_err());

@@ -3,4 +3,5 @@
 mod attempt;
 mod fuzz;
 mod golden;
+mod releases;
 mod sockets;

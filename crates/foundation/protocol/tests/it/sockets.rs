@@ -79,7 +79,7 @@ pub(crate) fn round_trip(kind: &str, frame: &str) -> String {
 }
 
 /// A frame of each message of Muster's own.
-fn own_frames() -> Vec<String> {
+pub(crate) fn own_frames() -> Vec<String> {
     [
         executor_frames(),
         order_frames(),
