@@ -97,6 +97,12 @@ pub(crate) enum Command {
     Doctor(Doctor),
     /// Print a completion script for a shell.
     Completions(Completions),
+    /// Write the man pages of all commands into a folder.
+    #[command(hide = true)]
+    ManPages {
+        /// The folder, which is there.
+        folder: PathBuf,
+    },
     /// Copy a role's state into a folder while the role runs.
     Backup(Backup),
     /// Bring a backup to the places that a role's configuration names. The role must not run.
@@ -145,7 +151,7 @@ pub(crate) struct Up {
     /// `http://127.0.0.1:4318`.
     #[arg(long, value_name = "URL")]
     pub(crate) traces: Option<Url>,
-    /// Milliseconds between blocks of the local chain.
+    /// Milliseconds between blocks of the local chain. A demonstration has 200 at most.
     #[arg(long, default_value_t = 500)]
     pub(crate) block_ms: u64,
     /// Blocks in an epoch of the local chain.
@@ -305,6 +311,9 @@ pub(crate) struct MinerDrain {
     /// Empty this host alone: a persistent executor by its name, or a node of Slurm or Kubernetes. Jobs with
     /// checkpoints leave it, and the others end there.
     pub(crate) host: Option<String>,
+    /// Only say how many jobs the miner has: exit code 0 for none, 1 for some.
+    #[arg(long, conflicts_with_all = ["host", "undo"])]
+    pub(crate) check: bool,
     #[command(flatten)]
     pub(crate) drain: Drain,
 }
@@ -441,6 +450,9 @@ pub(crate) struct Executor {
     /// Stay connected to the miner it is enrolled at and take one job after another.
     #[arg(long, alias = "standing", conflicts_with = "enroll")]
     pub(crate) persistent: bool,
+    /// With --persistent: end once this program was replaced and no sealed session runs, so that the new one starts.
+    #[arg(long, requires = "persistent")]
+    pub(crate) end_when_replaced: bool,
     /// Serve this machine's and this process's figures to Prometheus here.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,

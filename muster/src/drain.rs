@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::cli::{Drain, MinerDrain};
 use crate::failure::{Failure, Result};
-use crate::role_config::{ensure_store, read_config};
+use crate::role_config::{ensure_store, look_at_config, read_config};
 
 /// How often the running process is asked.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -33,7 +33,15 @@ struct MinerHealth {
 
 /// Empties a miner or one host of it, or opens it again.
 pub(crate) async fn miner(asked: &MinerDrain, clock: &SharedClock) -> Result<ExitCode> {
-    let MinerDrain { host, drain: asked } = asked;
+    let MinerDrain {
+        host,
+        check,
+        drain: asked,
+    } = asked;
+    if *check {
+        let config: muster_miner::Config = look_at_config(asked.config.as_deref())?;
+        return Ok(count_jobs(&config).await);
+    }
     let config: muster_miner::Config = read_config(asked.config.as_deref())?;
     ensure_store(&config.store)?;
     if !asked.undo {
@@ -60,6 +68,21 @@ pub(crate) async fn miner(asked: &MinerDrain, clock: &SharedClock) -> Result<Exi
         }
         tell_waiting(&mut told, health.open_leases);
         clock.sleep(ASK_EVERY).await;
+    }
+}
+
+/// Says how many jobs a miner has; a miner that does not run has none that it could lose now.
+async fn count_jobs(config: &muster_miner::Config) -> ExitCode {
+    let open = ask_health(config).await.map_or(0, |health| health.open_leases);
+    match open {
+        0 => print::raw("the miner has no jobs\n"),
+        1 => print::raw("the miner has 1 job\n"),
+        several => print::raw(&format!("the miner has {several} jobs\n")),
+    }
+    if open == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

@@ -17,6 +17,7 @@ mod grade;
 mod job;
 mod job_inputs;
 mod login;
+mod man_pages;
 mod miner_view;
 mod proof;
 mod proven_exchange;
@@ -138,6 +139,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Account(command) => account::run(command, clock).await,
         Command::Doctor(args) => doctor::run(args, clock).await,
         Command::Completions(args) => completion::run(args, clock).await,
+        Command::ManPages { folder } => man_pages::write(&folder),
         Command::Backup(args) => backup::backup(args, clock).await,
         Command::Restore(args) => backup::restore(args, clock).await,
         Command::Wallet(command) => wallet::run(command).await,

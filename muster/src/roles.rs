@@ -21,9 +21,12 @@ use crate::role_config::{configure, ensure_store, read_config};
 /// How long a role may take to end its connections and writes after it was asked to stop.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// The link to the program of this process, also after another one was installed under its name.
+const PROGRAM: &str = "/proc/self/exe";
+
 /// `muster facilitator`.
 pub(crate) async fn facilitator(args: Role, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let Some(config) = configure::<muster_facilitator::Config>(&args.file)? else {
+    let Some(config) = configure::<muster_facilitator::Config>("facilitator", &args.file)? else {
         return Ok(ExitCode::SUCCESS);
     };
     prepare("facilitator", args.report.log_format, &tasks, args.lifeline)?;
@@ -38,7 +41,7 @@ pub(crate) async fn facilitator(args: Role, tasks: Tasks, clock: SharedClock) ->
 
 /// `muster validator`.
 pub(crate) async fn validator(args: Role, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let Some(config) = configure::<muster_validator::Config>(&args.file)? else {
+    let Some(config) = configure::<muster_validator::Config>("validator", &args.file)? else {
         return Ok(ExitCode::SUCCESS);
     };
     prepare("validator", args.report.log_format, &tasks, args.lifeline)?;
@@ -77,7 +80,7 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     if let Some(order) = RegistryOrder::of(&args).filter(|_| !role.file.print_config) {
         return order.carry_out(&clock);
     }
-    let Some(config) = configure::<muster_miner::Config>(&role.file)? else {
+    let Some(config) = configure::<muster_miner::Config>("miner", &role.file)? else {
         return Ok(ExitCode::SUCCESS);
     };
     prepare("miner", role.report.log_format, &tasks, role.lifeline)?;
@@ -100,19 +103,20 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
         }
         None => {}
     }
-    let configured = configure::<muster_executor::Config>(&args.file)?;
+    let configured = configure::<muster_executor::Config>("executor", &args.file)?;
     let Some(mut config) = configured else {
         return Ok(ExitCode::SUCCESS);
     };
-    // This very program, also after another one was installed under its name.
-    config.collector = Some("/proc/self/exe".into());
+    // This very program, also after another one was installed.
+    config.collector = Some(PROGRAM.into());
     prepare("executor", args.report.log_format, &tasks, false)?;
     measure(MetricRole::Executor, args.metrics, &tasks, &clock).await?;
     trace("executor", args.report.traces.as_ref(), &tasks, &clock)?;
     let ended = if let Some(invitation) = args.enroll {
         muster_executor::persistent::enroll(&config, invitation, &args.name).await
     } else if args.persistent {
-        muster_executor::persistent::serve(config, tasks.clone(), clock).await
+        let program = args.end_when_replaced.then(|| PROGRAM.into());
+        muster_executor::persistent::serve(config, program, tasks.clone(), clock).await
     } else {
         let (Some(miner_address), Some(token)) = (args.miner_address, args.token) else {
             return Err(Failure::usage("an executor needs --miner-address and --token"));

@@ -38,17 +38,20 @@ const CHEATING_IMAGE: &str = "muster/cheating-grader:latest";
 const MODEL_IMAGE: &str = "muster/tiny-model:latest";
 const SECOND_MODEL_IMAGE: &str = "muster/tiny-model-f16:latest";
 const CHEATING_MODEL_IMAGE: &str = "muster/cheating-tiny-model:latest";
-/// The milliseconds between blocks in that demonstration, at most: buckets of answers have 25 blocks.
-const AUDITS_BLOCK_MS: u64 = 200;
+/// The milliseconds between blocks in a demonstration, at most: it waits for epochs, for a drawn batch and, in that of
+/// spot checks, for buckets of 25 blocks.
+const DEMO_BLOCK_MS: u64 = 200;
 
 /// Starts the subnet and keeps it until Ctrl-C, or runs the demo job and stops.
 pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
     let mut args = args;
     let is_demo = args.demo.is_some();
+    if is_demo {
+        args.block_ms = args.block_ms.min(DEMO_BLOCK_MS);
+    }
     if args.demo == Some(Demonstration::Audits) {
         args.miners = 2;
         args.executors = 1;
-        args.block_ms = args.block_ms.min(AUDITS_BLOCK_MS);
     }
     let mut diary = DemoSteps::new(clock.clone(), args.json || !is_demo);
     let engine = ContainerEngine::connect("")

@@ -1,5 +1,5 @@
 //! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | budget | bench | fleets | fuzz | ptx | libcuda |
-//! wasm | sbom`.
+//! wasm | sbom | dist | installed`.
 //!
 //! The commands check the rules that a reviewer would otherwise have to remember. xtask uses no code of ours, so
 //! that it still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
@@ -15,9 +15,11 @@ mod bench;
 mod build_plan;
 mod cache;
 mod cuda;
+mod dist;
 mod features;
 mod fleets;
 mod fuzz;
+mod installed;
 mod sbom;
 mod test;
 mod tidy;
@@ -77,6 +79,10 @@ enum Command {
     Wasm,
     /// Write a bill of materials (CycloneDX) for each program below target/sbom, and hold it against its lockfile
     Sbom,
+    /// Make a release: archive, Debian packages, images of containers, bills of materials, checksums
+    Dist(dist::Options),
+    /// Try the packages of a release in a bare Debian: install, use, upgrade, go back, remove
+    Installed(installed::Options),
 }
 
 fn main() -> ExitCode {
@@ -105,6 +111,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Libcuda => cuda::print_stand_in(&workspace),
         Command::Wasm => wasm::run(&workspace),
         Command::Sbom => sbom::run(&workspace),
+        Command::Dist(options) => dist::run(&workspace, &options),
+        Command::Installed(options) => installed::run(&workspace, &options),
     }
 }
 
@@ -139,8 +147,22 @@ mod tests {
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
         for name in [
-            "arrows", "features", "tidy", "test", "soak", "budget", "bench", "fleets", "fuzz", "ptx",
-            "libcuda", "wasm", "sbom", "help",
+            "arrows",
+            "features",
+            "tidy",
+            "test",
+            "soak",
+            "budget",
+            "bench",
+            "fleets",
+            "fuzz",
+            "ptx",
+            "libcuda",
+            "wasm",
+            "sbom",
+            "dist",
+            "installed",
+            "help",
         ] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }

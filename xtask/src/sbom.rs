@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{
     exit_code,
-    tool::{install, quietly},
+    tool::{check_out, install, quietly},
     workspace::Workspace,
 };
 
@@ -38,15 +38,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     fs::create_dir_all(&target).with_context(|| format!("make {}", target.display()))?;
     // The tool writes beside every manifest of a workspace, so it gets a copy of what is committed.
     let copy = tempfile::tempdir().context("make a folder for the copy of the checkout")?;
-    let archive = copy.path().join("checkout.tar");
-    let mut git = Command::new("git");
-    git.current_dir(workspace.root())
-        .args(["archive", "--output"])
-        .arg(&archive);
-    quietly(git.arg("HEAD"))?;
-    let mut tar = Command::new("tar");
-    tar.current_dir(copy.path()).arg("-xf").arg(&archive);
-    quietly(&mut tar)?;
+    check_out(workspace.root(), "HEAD", copy.path())?;
     let mut faults = 0;
     for (folder, lock, name) in PROGRAMS {
         let bill = make(&tool, workspace, copy.path(), folder)?;

@@ -90,6 +90,22 @@ pub(crate) fn quietly(command: &mut Command) -> anyhow::Result<String> {
     Ok(stdout)
 }
 
+/// Lays the files of a commit out in a folder.
+///
+/// # Errors
+/// The root is no checkout, it has no such commit, or git or tar is missing.
+pub(crate) fn check_out(root: &Path, revision: &str, folder: &Path) -> anyhow::Result<()> {
+    let archive = tempfile::NamedTempFile::new().context("make a file for the checkout")?;
+    let mut git = Command::new("git");
+    git.current_dir(root)
+        .args(["archive", "--output"])
+        .arg(archive.path());
+    quietly(git.arg(revision))?;
+    let mut tar = Command::new("tar");
+    tar.current_dir(folder).arg("-xf").arg(archive.path());
+    quietly(&mut tar).map(drop)
+}
+
 /// The files that git knows and that match one of the patterns, relative to the root.
 ///
 /// # Errors

@@ -1,12 +1,12 @@
 //! The programs that `up` needs beside itself: the local chain and those of the images.
 //!
-//! An installed `muster` has them beside itself. A `muster` in the target folder of its checkout has cargo build them
-//! (and finds them built the next time). Any other `muster` reports where it looks.
+//! An installed `muster` came with them. A `muster` in the target folder of a checkout has cargo build them (and finds
+//! them built the next time). Any other `muster` reports where it looks.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
-use muster_process::SharedClock;
+use muster_process::{SharedClock, companion};
 use muster_protocol::ErrorCode;
 
 use muster_terminal::failure::{Failure, Result};
@@ -24,6 +24,8 @@ const SWAPPING_ENGINE: &str = "swapping_engine";
 /// The language model engine, and its example program that cheats.
 const ENGINE: &str = "muster-llm";
 const CHEATING_ENGINE: &str = "cheating_llm";
+/// The file by which a checkout is known.
+const CHECKOUT_MARK: &str = "devchain/Cargo.toml";
 /// The files by which cargo marks a target folder. It writes the first one only into a folder that it has made itself.
 const TARGET_MARKS: [&str; 2] = ["CACHEDIR.TAG", ".rustc_info.json"];
 
@@ -77,21 +79,22 @@ pub async fn find_or_build(demo: Option<Demonstration>, clock: &SharedClock) -> 
         let here = std::env::current_exe().context("cannot find out where muster lies")?;
         // The model lies in the checkout.
         let is_audits = demo == Some(Demonstration::Audits);
-        let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .ancestors()
-            .nth(2)
-            .context("no checkout")?;
         // Beside a `muster` in its target folder lie programs of the same names that are not linked statically.
-        let target = match target_folder(&here, checkout, demo.is_some()) {
-            Ok(target) => target,
+        let (target, checkout) = match target_folder(&here, find_checkout(&here), demo.is_some()) {
+            Ok(found) => found,
             Err(error) => {
-                let installed = find_beside(&here, demo.is_some()).filter(|_| !is_audits);
+                let installed = find_installed(&here, demo.is_some());
+                ensure!(
+                    !is_audits || installed.is_none(),
+                    "`muster up --demo audits` builds a language model engine, which is not installed: run `cargo run -- \
+                     up --demo audits` in a checkout"
+                );
                 return installed.ok_or(error);
             }
         };
-        let mut programs = build(checkout, &target, demo.is_some(), clock).await?;
+        let mut programs = build(&checkout, &target, demo.is_some(), clock).await?;
         if is_audits {
-            programs.model = Some(build_model(checkout, &target, clock).await?);
+            programs.model = Some(build_model(&checkout, &target, clock).await?);
         }
         Ok(programs)
     };
@@ -105,42 +108,54 @@ fn needed(demo: bool) -> Vec<&'static str> {
     [CHAIN, HELLO, GRADER].into_iter().chain(cheat).collect()
 }
 
-/// The programs in the folder of `muster` itself, if all of them are there.
-fn find_beside(muster: &Path, demo: bool) -> Option<Programs> {
-    let beside = |name: &str| muster.with_file_name(name);
-    needed(demo)
-        .iter()
-        .all(|name| beside(name).exists())
-        .then(|| Programs {
-            chain: beside(CHAIN),
-            hello: beside(HELLO),
-            grader: beside(GRADER),
-            cheat: demo.then(|| CheatPrograms {
-                grader: beside(CHEATING_GRADER),
-                engine: beside(SWAPPING_ENGINE),
-            }),
-            model: None,
+/// The programs that came with `muster`, if all of them are there.
+fn find_installed(muster: &Path, demo: bool) -> Option<Programs> {
+    let installed = |name: &str| companion::find_for(muster, name);
+    let cheat = if demo {
+        Some(CheatPrograms {
+            grader: installed(CHEATING_GRADER)?,
+            engine: installed(SWAPPING_ENGINE)?,
         })
+    } else {
+        None
+    };
+    Some(Programs {
+        chain: installed(CHAIN)?,
+        hello: installed(HELLO)?,
+        grader: installed(GRADER)?,
+        cheat,
+        model: None,
+    })
 }
 
-/// The target folder into which the programs are built: two folders above `muster`, as `target/debug/muster` lies.
+/// The checkout that `muster` can build from: the one that cargo runs it for, or the one that it lies in. No path is
+/// compiled in, so that two builds of a commit are equal wherever they are made.
+#[must_use]
+pub fn find_checkout(muster: &Path) -> Option<PathBuf> {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let is_checkout = |folder: &&Path| folder.join(CHECKOUT_MARK).exists();
+    let around = |path: &Path| path.ancestors().find(is_checkout).map(Path::to_owned);
+    manifest.as_deref().and_then(around).or_else(|| around(muster))
+}
+
+/// The target folder into which the programs are built (two folders above `muster`, as `target/debug/muster` lies), and
+/// the checkout.
 ///
 /// # Errors
-/// `muster` was copied out of a target folder, or its checkout is gone. The error lists where the programs were
+/// `muster` was copied out of a target folder, or there is no checkout. The error lists where the programs were
 /// looked for.
-fn target_folder(muster: &Path, checkout: &Path, demo: bool) -> anyhow::Result<PathBuf> {
+fn target_folder(muster: &Path, checkout: Option<PathBuf>, demo: bool) -> anyhow::Result<(PathBuf, PathBuf)> {
     let target = muster.parent().and_then(Path::parent);
     let is_target = |folder: &&Path| TARGET_MARKS.iter().any(|mark| folder.join(mark).exists());
-    match target.filter(is_target) {
-        Some(target) if checkout.join("devchain/Cargo.toml").exists() => Ok(target.to_owned()),
-        Some(_) | None => bail!(
-            "`muster up` needs the programs {}. They are not in {}, and {} is no build of the checkout {} that could \
-             build them. Run `cargo run -- up` in a checkout, or copy the programs there (`target/debug` and \
-             `target/*-linux-gnu/debug` hold them after `cargo run -- up --demo`).",
+    match (target.filter(is_target), checkout) {
+        (Some(target), Some(checkout)) => Ok((target.to_owned(), checkout)),
+        (Some(_) | None, Some(_) | None) => bail!(
+            "`muster up` needs the programs {}. They are neither in {} nor in ../libexec/muster beside it, and {} is no \
+             build of a checkout that could build them. Install the package `muster`, or run `cargo run -- up` in a \
+             checkout.",
             needed(demo).join(", "),
             muster.parent().unwrap_or(muster).display(),
             muster.display(),
-            checkout.display()
         ),
     }
 }
@@ -214,15 +229,22 @@ mod tests {
         std::fs::create_dir_all(checkout.join("devchain")).unwrap();
         std::fs::write(checkout.join("devchain/Cargo.toml"), "").unwrap();
         let muster = bin.join("muster");
-        let error = target_folder(&muster, &checkout, true).unwrap_err().to_string();
+        let checkout = Some(checkout);
+        let error = target_folder(&muster, checkout.clone(), true)
+            .unwrap_err()
+            .to_string();
         for word in [CHAIN, HELLO, GRADER, SWAPPING_ENGINE, &bin.display().to_string()] {
             assert!(error.contains(word), "{word} is missing from {error}");
         }
         for mark in TARGET_MARKS {
             let mark = folder.path().join("usr").join(mark);
             std::fs::write(&mark, "").unwrap();
-            let found = target_folder(&muster, &checkout, true).unwrap();
+            let (found, _) = target_folder(&muster, checkout.clone(), true).unwrap();
             assert_eq!(found, folder.path().join("usr"));
+            assert!(
+                target_folder(&muster, None, true).is_err(),
+                "the checkout is gone"
+            );
             std::fs::remove_file(mark).unwrap();
         }
     }
@@ -230,12 +252,15 @@ mod tests {
     #[test]
     fn installed_programs_are_taken_only_if_all_are_there() {
         let folder = tempfile::tempdir().unwrap();
-        let muster = folder.path().join("muster");
+        let (bin, libexec) = (folder.path().join("bin"), folder.path().join("libexec/muster"));
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::create_dir_all(&libexec).unwrap();
+        let muster = bin.join("muster");
         for name in needed(false) {
-            assert!(find_beside(&muster, false).is_none());
-            std::fs::write(folder.path().join(name), "").unwrap();
+            assert!(find_installed(&muster, false).is_none());
+            std::fs::write(libexec.join(name), "").unwrap();
         }
-        assert!(find_beside(&muster, false).is_some());
-        assert!(find_beside(&muster, true).is_none());
+        assert!(find_installed(&muster, false).is_some());
+        assert!(find_installed(&muster, true).is_none());
     }
 }

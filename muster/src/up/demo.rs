@@ -1,6 +1,6 @@
 //! The demo: one job through the whole subnet, shown step by step, until its weight is on the chain.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -11,6 +11,7 @@ use muster_grading::ObservationKind;
 use muster_grading::batch_plan::is_due;
 use muster_grading::judgement::Judgement;
 use muster_identity::Keypair;
+use muster_local_subnet::programs::find_checkout;
 use muster_local_subnet::subnet_folder::LocalSubnet;
 use muster_process::clock::SharedClock;
 use muster_process::operator_token::OperatorToken;
@@ -212,7 +213,7 @@ pub(crate) async fn run(
         .await
         .map_err(client_failure)?;
     let texts = licence_texts();
-    let request = request(subnet, image, texts)?;
+    let request = request(subnet, image, &texts)?;
     // Taken before the request leaves, so that no later step has an earlier time.
     let submitted = clock.now();
     let created = client.create(&request).await.map_err(client_failure)?;
@@ -368,14 +369,14 @@ async fn talk(client: &Client, clock: &SharedClock) -> Result<chat::ChatAnswer> 
     Ok(answer)
 }
 
-/// This machine's licence texts; where it has none, our own.
-pub(super) fn licence_texts() -> &'static Path {
+/// The folder of this machine's licence texts; where it has none, that of our own, installed or in the checkout.
+pub(super) fn licence_texts() -> PathBuf {
     let common = Path::new(LICENCES);
     if common.is_dir() {
-        common
-    } else {
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        return common.to_owned();
     }
+    let muster = std::env::current_exe().unwrap_or_default();
+    find_checkout(&muster).unwrap_or_else(|| muster.with_file_name("../share/doc/muster"))
 }
 
 pub(super) fn request(subnet: &LocalSubnet, image: ImageId, folder: &Path) -> anyhow::Result<CreateJob> {

@@ -165,7 +165,7 @@ async fn jobs(diary: &mut DemoSteps, setup: &Setup<'_>, client: &Client) -> Resu
     let wanted = setup.all_executors();
     let deadline = diary.deadline;
     let running = (0..wanted).map(|_| async {
-        let request = request(setup.subnet, setup.image, licence_texts())?;
+        let request = request(setup.subnet, setup.image, &licence_texts())?;
         let created = client.create(&request).await.map_err(client_failure)?;
         let job = client
             .follow(created.uuid, deadline, |_| {})

@@ -1,6 +1,9 @@
 //! `cargo xtask soak`: the proofs that are too long for every run. Its steps stand upon those of `cargo xtask test`.
 
-use std::process::{Command, ExitCode};
+use std::{
+    path::Path,
+    process::{Command, ExitCode},
+};
 
 use clap::Args;
 
@@ -11,7 +14,7 @@ use super::{
     steps::{Lane::Main, STEPS, Step, cuda_tests, devchain_tests, llm_tests, run_nextest, trainers},
     tested::{CUDA, DEVCHAIN, LLM, run_and_record},
 };
-use crate::{tidy, workspace::Workspace};
+use crate::{dist, tidy, tool::quietly, workspace::Workspace};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -44,6 +47,8 @@ const SOAK: &[Step] = &[
     Step { name: "soak-simulation", about: "the simulated subnet, twenty times as many schedules", needs: &["build"], lane: Main, run: simulation },
     Step { name: "soak-properties", about: "properties and seeded parsers, ten times as many inputs", needs: NEEDS, lane: Main, run: properties },
     Step { name: "soak-slow", about: "all tests of the workspace on half a core, at most 100 minutes", needs: &["install"], lane: Main, run: slowly },
+    Step { name: "soak-same-bytes", about: "one small program of the newest commit, built in two folders", needs: &[], lane: Main, run: same_bytes },
+    Step { name: "soak-packages", about: "packages of the last release and of this commit in a bare Debian, there and back", needs: &["install"], lane: Main, run: packages },
     Step { name: "soak-fuzz", about: "every parser for a minute, guided by coverage", needs: &["install"], lane: Main, run: fuzz },
 ];
 
@@ -120,6 +125,64 @@ fn slowly(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut slow = Command::new(std::env::current_exe()?);
     slow.args(["test", "--slow"]);
     run.check(slow.current_dir(run.workspace.root()))
+}
+
+fn same_bytes(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let [first, second] = dist::build_twice(run.workspace)?;
+    Ok(if first == second {
+        Outcome::Passed
+    } else {
+        Outcome::Failed(format!("two folders gave {first} and {second}"))
+    })
+}
+
+/// An upgrade from the last release's packages to those of this commit, and the way back, under a job of ten minutes.
+fn packages(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let root = run.workspace.root();
+    let mut last = Command::new("git");
+    last.current_dir(root)
+        .args(["tag", "--list", "v*", "--merged", "HEAD^", "--sort=-creatordate"]);
+    let tags = quietly(&mut last)?;
+    let folder = tempfile::tempdir()?;
+    let (checkout, before, after) = (
+        folder.path().join("checkout"),
+        folder.path().join("before"),
+        folder.path().join("after"),
+    );
+    let program = std::env::current_exe()?;
+    let make = |from: &Path, into: &Path| {
+        let mut dist = Command::new(&program);
+        dist.current_dir(from)
+            .args(["dist", "--development", "--only", "packages", "--into"])
+            .arg(into);
+        dist
+    };
+    let mut installed = Command::new(&program);
+    installed
+        .current_dir(root)
+        .args(["installed", "--job-s", "600", "--packages"])
+        .arg(&after);
+    if let Some(tag) = tags.lines().next() {
+        let mut clone = Command::new("git");
+        clone.args(["clone", "--quiet", "--branch", tag]).arg(root);
+        quietly(clone.arg(&checkout))?;
+        // The release's own commands make its packages.
+        let mut dist = run.workspace.cargo();
+        dist.current_dir(&checkout)
+            .args(["xtask", "dist", "--development", "--only", "packages", "--into"])
+            .arg(&before)
+            .env("CARGO_TARGET_DIR", checkout.join("target"));
+        let made = run.check(&mut dist)?;
+        if !matches!(made, Outcome::Passed) {
+            return Ok(made);
+        }
+        installed.arg("--before").arg(&before);
+    }
+    let made = run.check(&mut make(root, &after))?;
+    if !matches!(made, Outcome::Passed) {
+        return Ok(made);
+    }
+    run.check(&mut installed)
 }
 
 fn fuzz(run: &Run<'_>) -> anyhow::Result<Outcome> {
