@@ -169,18 +169,21 @@ impl Booted {
         let boot = folder.join("boot.sh");
         fs::write(&boot, include_str!("installed/boot.sh"))?;
         let group = format!("muster-installed-{}", std::process::id());
+        let log = folder.join("boot.log");
         let waiting = Command::new("bash")
             .arg(&boot)
             .arg(root)
             .arg(&group)
             .stdin(Stdio::null())
+            .stderr(fs::File::create(&log).context("make the log of the start")?)
             .spawn()
             .context("start the Debian")?;
         let mut booted = Self { waiting, group };
         let mut looks = 0;
         while !booted.is_up() {
             if let Some(status) = booted.waiting.try_wait()? {
-                bail!("the Debian ended with {status} before systemd ran");
+                let told = fs::read_to_string(&log).unwrap_or_default();
+                bail!("the Debian ended with {status} before systemd ran: {told}");
             }
             ensure!(
                 looks < BOOT_LOOKS,

@@ -20,10 +20,13 @@ use crate::{
 const TOOL: &str = "cargo-cyclonedx";
 const VERSION: &str = "0.5.9";
 
-/// The programs that are shipped, which devchain is not: the folder of the crate, the folder of its lockfile, and the
-/// name.
-const PROGRAMS: [(&str, &str, &str); 3] = [
+/// The programs that are shipped: the folder of the crate, the folder of its lockfile, and the name.
+const PROGRAMS: [(&str, &str, &str); 7] = [
     ("muster", "", "muster"),
+    ("devchain/node", "devchain", "muster-devchain"),
+    ("images/hello", "", "hello"),
+    ("images/hold", "", "muster-hold"),
+    ("images/grader", "", "muster-grader"),
     ("images/llm", "images/llm", "muster-llm"),
     ("images/grader-cuda", "images/grader-cuda", "muster-grader-cuda"),
 ];

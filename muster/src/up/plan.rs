@@ -366,6 +366,8 @@ impl Setup<'_> {
             "users": {"allow": [self.user.hotkey().to_string()], "facilitators": Vec::from_iter(signer.clone())},
             "bind": self.subnet.validator_status,
             "operator_token": self.layout.operator_token(),
+            // A Ctrl-C waits for no answer.
+            "http": {"drain_s": 0},
             // Every miner of this subnet is on this machine.
             "dial": {"allow": ["127.0.0.0/8"]},
             "ready_file": self.layout.ready("validator"),

@@ -168,6 +168,9 @@ runs_new_program() {
 }
 version_is() { [ "$(dpkg-query --show --showformat '${Version}' "$1")" = "$(dpkg-deb --field /packages/"$2"/muster_*.deb Version)" ]; }
 
+second_process_is_refused() {
+    runuser -u "muster-$1" -- muster "$1" --config "/etc/muster/$1.toml" 2>&1 | tee /dev/stderr | grep -F "$2" && active "$1"
+}
 removal_is_refused() {
     cd $subnet
     muster job run --name holds muster/hello:latest -- probe sleep 40 > /tmp/try/holds 2>&1 &
@@ -213,6 +216,10 @@ step "the installed roles take the subnet over" move_to_installed_roles
 step "the executor enrolls" enroll
 step "a job through the installed roles" installed_job
 step "its disk has a fixed size" disks_are_sized
+for role in facilitator validator miner; do
+    step "a second process of the $role is refused" second_process_is_refused "$role" 'in use'
+done
+step "a job after it" installed_job
 for way in after before; do
     step "a job of $job_s s and an answer of $words words begin" begin_long "$way"
     if [ $way = after ]; then

@@ -117,7 +117,10 @@ impl RolePackage {
     pub(super) fn scripts(&self, packaging: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
         // Nothing is started or enabled that was not. The executor sees by itself that its program was replaced.
         let upgraded = if self.has_user {
-            format!("deb-systemd-invoke try-restart {}.service", self.package())
+            format!(
+                "deb-systemd-invoke try-restart {}.service || true",
+                self.package()
+            )
         } else {
             "# The executor sees that its program was replaced, and ends once that loses nothing.\n            :".to_owned()
         };
