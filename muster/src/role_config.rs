@@ -82,8 +82,8 @@ fn foreign_state(
 ) -> String {
     let command: Vec<_> = command.map(|word| word.to_string_lossy().into_owned()).collect();
     format!(
-        "{} belongs to the user {owner}, and this command runs as {runs_as}, whose files that user cannot read. As root, \
-         run `runuser -u {owner} -- {}`; `systemctl` starts an installed role as its user.",
+        "{} belongs to the user {owner}: the files that this command makes there would belong to {runs_as}, and the role \
+         could not use them. As root, run `runuser -u {owner} -- {}`; `systemctl` starts an installed role as its user.",
         state_dir.display(),
         command.join(" ")
     )

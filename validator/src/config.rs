@@ -36,8 +36,7 @@ use crate::collateral::CollateralConfig;
 /// (`docs/adr/0064`), and the intervals are drawn at random.
 const BATCHES_BACK: u64 = 16;
 
-/// Unannounced probes count if they lie at most this many probe intervals before a cycle. Each probe is made by one
-/// validator, so one with an eighth of the stake makes sixteen of them in this time.
+/// Probe intervals before a cycle within which unannounced probes count: an eighth of the stake makes sixteen in them.
 const PROBES_BACK: u64 = 128;
 
 /// How long a manifest is believed. It must expire: a miner that gets no jobs because of its manifest is not dialled,
@@ -240,7 +239,8 @@ pub struct OperatorConfig {
 pub struct ScoringConfig {
     /// The weight of each class's work, relative to the others. A class that is not named has weight 0.
     pub class_weights: BTreeMap<ExecutorClass, u32>,
-    /// The percentage of a graded class's weight that proven executors always get; unworked weight is theirs, too.
+    /// The percentage of a graded class's weight that proven executors always get. The rest is the premium of worked
+    /// time; what nobody worked for falls to proven executors, too.
     pub capacity_percent: u8,
     /// Rao that a validator must have burned for each second of its jobs that counts; 0 asks for none.
     pub burn_per_second: u64,

@@ -1,7 +1,8 @@
 //! `cargo xtask dist`: everything that a release is downloaded as. An archive, Debian packages, images of containers,
 //! bills of materials, and the checksums of all of them.
 //!
-//! One commit gives the same bytes in every folder: paths are mapped to names, and every file has the commit's time.
+//! One commit gives the same programs, archive and packages in every folder: paths are mapped to names, and every file
+//! has the commit's time.
 
 mod archive;
 mod debian;
@@ -25,6 +26,9 @@ use sha2::{Digest, Sha256};
 pub(crate) use self::same_bytes::build_twice;
 use self::{programs::Programs, tree::Tree, version::Version};
 use crate::{sbom, tool::quietly, workspace::Workspace};
+
+/// The file of the checksums.
+const SUMS: &str = "SHA256SUMS";
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -56,6 +60,15 @@ enum Part {
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let wanted = |part: Part| options.only.is_empty() || options.only.contains(&part);
     let version = Version::of(workspace.root())?;
+    let mut status = Command::new("git");
+    status
+        .current_dir(workspace.root())
+        .args(["status", "--porcelain"]);
+    ensure!(
+        options.development || quietly(&mut status)?.is_empty(),
+        "a release is made from a commit, and files of this checkout are not committed: commit or remove them, or give \
+         --development"
+    );
     let into = options
         .into
         .clone()
@@ -64,6 +77,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     let staged = tempfile::tempdir().context("make a folder for the files of the packages")?;
     let tree = Tree::lay_out(workspace.root(), &programs, staged.path())?;
     if into.exists() {
+        let is_release = into.join(SUMS).exists() || fs::read_dir(&into)?.next().is_none();
+        ensure!(
+            is_release,
+            "{} holds other things than a release: name a folder that is new or empty",
+            into.display()
+        );
         fs::remove_dir_all(&into).with_context(|| format!("remove {}", into.display()))?;
     }
     fs::create_dir_all(&into).with_context(|| format!("make {}", into.display()))?;
@@ -74,6 +93,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     }
     if wanted(Part::Packages) || wanted(Part::Images) {
         let packages = debian::make(workspace.root(), &tree, &version, &programs.glibc, &into)?;
+        if !options.development {
+            debian::lint(&packages)?;
+        }
         if wanted(Part::Images) {
             images::make(&packages, &version, &into)?;
         }
@@ -116,7 +138,7 @@ fn write_checksums(folder: &Path) -> anyhow::Result<()> {
             name.to_string_lossy()
         )?;
     }
-    fs::write(folder.join("SHA256SUMS"), sums).context("write the checksums")
+    fs::write(folder.join(SUMS), sums).context("write the checksums")
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! subnet is raised and moved to installed roles, a job and a streamed answer meet an upgrade and the way back, and the
 //! packages are removed.
 //!
-//! The Debian lies in a folder and runs in namespaces of its own, with a Docker engine of its own. Its packages come
-//! from the network.
+//! The Debian lies in a folder and runs in namespaces of its own, with a Docker engine of its own and without a
+//! network: the packages of others are fetched before.
 
 use std::{
     fs,
@@ -26,9 +26,19 @@ const MIRROR: &str = "http://deb.debian.org/debian";
 const INCLUDED: &str = "--include=systemd,systemd-sysv,dbus,ca-certificates,procps,bc";
 /// The version under which a package is packed once more, to upgrade from.
 const BEFORE: &str = "0.0.1~before";
-/// The engine bridges nothing, because the network is the machine's.
+/// The engine bridges nothing, because there is no network.
 const DAEMON: &str =
     "{\"bridge\": \"none\", \"iptables\": false, \"ip-forward\": false, \"storage-driver\": \"vfs\"}\n";
+/// The command that fetches packages and installs none.
+const FETCH: [&str; 5] = [
+    "apt-get",
+    "--yes",
+    "--no-install-recommends",
+    "--download-only",
+    "install",
+];
+/// The packages of others that ours need.
+const NEEDED: [&str; 3] = ["docker.io", "e2fsprogs", "mount"];
 /// The looks, half a second apart, within which systemd starts.
 const BOOT_LOOKS: u32 = 240;
 
@@ -78,6 +88,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     fs::create_dir_all(root.join("etc/docker"))?;
     fs::write(root.join("etc/docker/daemon.json"), DAEMON)?;
     fs::copy("/etc/resolv.conf", root.join("etc/resolv.conf")).context("copy resolv.conf")?;
+    let inside = |arguments: &[&str]| quietly(Command::new("chroot").arg(&root).args(arguments));
+    inside(&["apt-get", "update"])?;
+    inside(&[&FETCH[..], &NEEDED[..]].concat())?;
     let (after, before) = (root.join("packages/after"), root.join("packages/before"));
     copy_debs(&packages, &after)?;
     match &options.before {
@@ -219,7 +232,9 @@ impl Booted {
         let mut command = Command::new("nsenter");
         command
             .args(["--target", &self.init()?.to_string()])
-            .args(["--mount", "--uts", "--ipc", "--pid", "--cgroup", "--root", "--wd"])
+            .args([
+                "--mount", "--uts", "--ipc", "--pid", "--cgroup", "--net", "--root", "--wd",
+            ])
             .arg(program)
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")

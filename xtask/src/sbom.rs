@@ -20,7 +20,8 @@ use crate::{
 const TOOL: &str = "cargo-cyclonedx";
 const VERSION: &str = "0.5.9";
 
-/// The programs that are shipped: the folder of the crate, the folder of its lockfile, and the name.
+/// The programs that are shipped, and the two engines that operators build: the folder of the crate, the folder of its
+/// lockfile, and the name.
 const PROGRAMS: [(&str, &str, &str); 7] = [
     ("muster", "", "muster"),
     ("devchain/node", "devchain", "muster-devchain"),

@@ -135,14 +135,9 @@ impl PersistentExecutor {
         self.lines.borrow().is_some()
     }
 
-    /// Whether this process takes no more jobs.
+    /// Whether this process takes no more jobs: the operator wants none here, or its program was replaced.
     pub(crate) fn is_draining(&self) -> bool {
-        self.is_ending.load(Ordering::Relaxed) || self.is_drained_by_operator()
-    }
-
-    /// Whether the operator wants no more jobs here.
-    fn is_drained_by_operator(&self) -> bool {
-        self.process.config.drain_file().exists()
+        self.is_ending.load(Ordering::Relaxed) || self.process.config.drain_file().exists()
     }
 
     /// The leases that run.
@@ -150,10 +145,10 @@ impl PersistentExecutor {
         u32::try_from(self.leases.lock().len()).unwrap_or(u32::MAX)
     }
 
-    /// Waits while the operator wants no more jobs and there are none. Shows meanwhile how many there are.
+    /// Waits while this process takes no more jobs and has none. Shows meanwhile how many there are.
     pub(super) async fn wait_until_wanted(&self) {
         let config = &self.process.config;
-        while self.is_drained_by_operator() {
+        while self.is_draining() {
             let jobs = self.count_leases();
             if let Err(error) = std::fs::write(config.drained_file(), jobs.to_string()) {
                 tracing::warn!(%error, "the number of jobs cannot be shown to `muster executor drain`");

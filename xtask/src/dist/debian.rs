@@ -46,6 +46,20 @@ pub(super) fn make(
     Ok(packages)
 }
 
+/// Has lintian look at the packages, where it is installed. The programs of a development build are not stripped, which
+/// it refuses.
+pub(super) fn lint(packages: &[PathBuf]) -> anyhow::Result<()> {
+    if Command::new("lintian").arg("--version").output().is_err() {
+        println!("lintian is not installed, and looked at nothing");
+        return Ok(());
+    }
+    let mut lintian = Command::new("lintian");
+    lintian
+        .args(["--allow-root", "--fail-on", "error,warning"])
+        .args(packages);
+    quietly(&mut lintian).map(drop)
+}
+
 fn programs(
     checkout: &Path,
     tree: &Tree,
@@ -149,6 +163,14 @@ fn pack(
             .args(["--recursive", "u+rwX,go+rX,go-w"])
             .arg(root),
     )?;
+    if root.join("etc").exists() {
+        // Only root reads it until its role has a user.
+        let mut private = Command::new("find");
+        private
+            .arg(root.join("etc"))
+            .args(["-type", "f", "-exec", "chmod", "600", "{}", "+"]);
+        quietly(&mut private)?;
+    }
     let installed = installed_kib(root)?;
     write(
         &root.join("DEBIAN/control"),

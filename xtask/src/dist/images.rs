@@ -5,6 +5,7 @@
 use std::{
     fmt::Write as _,
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -71,6 +72,8 @@ pub(super) fn make(packages: &[PathBuf], version: &Version, into: &Path) -> anyh
             .arg(&saved)
             .args(&names),
     )?;
+    // The engine leaves it to its own user.
+    fs::set_permissions(&saved, fs::Permissions::from_mode(0o644))?;
     quietly(Command::new("gzip").args(["--no-name", "-6"]).arg(&saved))?;
     println!("images at this machine's engine: {}", names.join(", "));
     Ok(())

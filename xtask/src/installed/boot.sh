@@ -1,7 +1,8 @@
 #!/bin/bash
-# boot.sh ROOT CGROUP: starts systemd as the first process of the Debian in ROOT, in namespaces of its own. The network is
-# the machine's: its Docker engine bridges nothing. The capability CAP_SYS_RESOURCE is not needed, so no engine of
-# containers is asked for all of them. Control groups of version 1 or 2 are mounted as the machine has them.
+# boot.sh ROOT CGROUP: starts systemd as the first process of the Debian in ROOT, in namespaces of its own. Its network
+# is a loopback alone, so that its Docker engine changes nothing of the machine's. The capability CAP_SYS_RESOURCE is not
+# needed, so no engine of containers is asked for all of them. Control groups of version 1 or 2 are mounted as the
+# machine has them.
 set -eu
 root=$1
 group=$2
@@ -23,8 +24,9 @@ else
 fi
 
 export root controllers
-exec unshare --mount --pid --uts --ipc --cgroup --fork bash -euc '
+exec unshare --mount --pid --uts --ipc --cgroup --net --fork bash -euc '
 hostname bare
+ip link set lo up
 mount --make-rprivate /
 mount --bind "$root" "$root"
 cd "$root"
@@ -42,7 +44,7 @@ else
         mount -t cgroup -o "$option" cgroup "sys/fs/cgroup/$name"
     done
 fi
-mount -t tmpfs tmpfs dev
+mount -t tmpfs -o mode=755 tmpfs dev
 for device in null zero full random urandom tty fuse loop-control $(cd /dev && ls -d loop[0-9]* 2>/dev/null); do
     [ -e "/dev/$device" ] || continue
     touch "dev/$device"

@@ -78,6 +78,7 @@ refuses_without_configuration() {
     mv "/tmp/try/$1.toml" /etc/muster/
     return $told
 }
+removes_unconfigured() { apt-get remove --yes muster-miner && install_before && systemctl enable muster-miner muster-executor; }
 refuses_root() { muster facilitator --config /etc/muster/facilitator.toml 2>&1 | tee /dev/stderr | grep -F 'runuser -u muster-facilitator -- muster facilitator'; }
 refuses_full_disk() {
     mount -t tmpfs -o size=64k,mode=0700,uid="$(id -u muster-facilitator)",gid="$(id -g muster-facilitator)" tmpfs /var/lib/muster/facilitator
@@ -90,7 +91,10 @@ facilitator_starts() {
     systemctl start muster-facilitator && until_true 20 bash -c '</dev/tcp/127.0.0.1/8090' && systemctl stop muster-facilitator
 }
 
-demo() { mkdir /tmp/try/demo && cd /tmp/try/demo && muster up --demo; }
+demo() {
+    local began=$SECONDS
+    mkdir /tmp/try/demo && cd /tmp/try/demo && muster up --demo && [ $((SECONDS - began)) -le 15 ]
+}
 
 subnet=/srv/subnet
 raise_local_subnet() {
@@ -112,7 +116,8 @@ move_to_installed_roles() {
         } > "/etc/muster/$role.toml"
         cp -r $subnet/.muster/wallets "/var/lib/muster/$role/"
     done
-    for role in facilitator validator; do printf '[http]\ndrain_s = 60\n' >> "/etc/muster/$role.toml"; done
+    sed -i 's|^drain_s = 0|drain_s = 60|' /etc/muster/validator.toml
+    printf '[http]\ndrain_s = 60\n' >> /etc/muster/facilitator.toml
     sed -i -e '/^\[executor\]/,$d' -e 's|^\[standing\]|[standing]\nbind = "127.0.0.1:8099"|' /etc/muster/miner.toml
     printf '[executor]\ncount = 0\n' >> /etc/muster/miner.toml
     cp $subnet/.muster/data/facilitator.db* /var/lib/muster/facilitator/
@@ -121,8 +126,9 @@ move_to_installed_roles() {
       grep -v -e '^work_dir' -e '^cache_dir' -e '^orphan_s' $subnet/.muster/config/executor.toml
       printf '[persistent]\nclass = "always_on.test"\ncapacity = 2\n'
     } > /etc/muster/executor.toml
+    since=$(now)
     systemctl start muster-facilitator muster-validator muster-miner
-    until_true 30 active miner
+    for role in facilitator validator miner; do until_true 30 logged "$role" "$since" ready || return 1; done
 }
 enroll() {
     local token
@@ -146,7 +152,7 @@ is_running() { muster job ls | grep -E "^ *[0-9a-f-]+ +$1 +running"; }
 # A job and a streamed answer that an upgrade meets.
 begin_long() {
     cd $subnet
-    muster job run --name "$1" muster/hello:latest -- probe sleep "$job_s" > "/tmp/try/$1.job" 2>&1 &
+    muster job run --name "$1" --timeout 2h muster/hello:latest -- probe sleep "$job_s" > "/tmp/try/$1.job" 2>&1 &
     echo $! > "/tmp/try/$1.job.pid"
     muster chat parrot -m 'tell me much' --max-tokens 1 > /dev/null 2>&1
     muster chat parrot -m 'tell me much' --max-tokens "$words" > "/tmp/try/$1.chat" 2>&1 &
@@ -169,19 +175,30 @@ runs_new_program() {
 version_is() { [ "$(dpkg-query --show --showformat '${Version}' "$1")" = "$(dpkg-deb --field /packages/"$2"/muster_*.deb Version)" ]; }
 
 second_process_is_refused() {
-    runuser -u "muster-$1" -- muster "$1" --config "/etc/muster/$1.toml" 2>&1 | tee /dev/stderr | grep -F "$2" && active "$1"
+    timeout 20 runuser -u "muster-$1" -- muster "$1" --config "/etc/muster/$1.toml" 2>&1 | tee /dev/stderr | grep -F "$2" && active "$1"
+}
+# The commands of docs/operations/backup.md.
+backup_and_restore() {
+    local since
+    install -d -o muster-miner -m 700 /var/backups/muster-miner
+    runuser -u muster-miner -- muster backup miner --config /etc/muster/miner.toml --to /var/backups/muster-miner/today || return 1
+    systemctl stop muster-miner
+    (cd /var/lib/muster/miner && mkdir old && mv miner.db* old/ && for kept in standing tls provisioned; do [ -e $kept ] && mv $kept old/; done; true)
+    runuser -u muster-miner -- muster restore miner --config /etc/muster/miner.toml --from /var/backups/muster-miner/today || return 1
+    since=$(now)
+    systemctl start muster-miner && until_true 30 logged miner "$since" ready
 }
 removal_is_refused() {
     cd $subnet
     muster job run --name holds muster/hello:latest -- probe sleep 40 > /tmp/try/holds 2>&1 &
     until_true 60 sized_disk
-    apt-get remove --yes "muster-$1" 2>&1 | tee /dev/stderr | grep -F "muster-$1 is not removed: jobs run on this machine" || return 1
+    apt-get remove --yes "muster-$1" 2>&1 | tee /dev/stderr | grep -F "muster-$1 is not removed, because it has jobs" || return 1
     active "$1" || return 1
     wait $!
 }
 forced_removal() {
     cd $subnet
-    muster job run --name lost muster/hello:latest -- probe sleep 600 > /tmp/try/lost 2>&1 &
+    muster job run --name lost --timeout 1h muster/hello:latest -- probe sleep 600 > /tmp/try/lost 2>&1 &
     until_true 60 sized_disk
     MUSTER_FORCE=1 apt-get remove --yes muster-executor && not active executor && not sized_disk &&
         [ -z "$(docker ps --quiet --filter label=muster.attempt)" ]
@@ -207,9 +224,10 @@ step "the executor of the package names the token that it needs" refuses executo
 for role in $roles; do
     step "the $role without configuration says how to make one" refuses_without_configuration "$role"
 done
+step "an unconfigured miner is removed, and installed again" removes_unconfigured
 step "a role that root starts is refused" refuses_root
 step "a role whose disk is full says so" refuses_full_disk
-step "muster up --demo in an empty folder" demo
+step "muster up --demo in an empty folder takes at most 15 s" demo
 step "muster up" raise_local_subnet
 step "the first job" local_job
 step "the installed roles take the subnet over" move_to_installed_roles
@@ -219,7 +237,8 @@ step "its disk has a fixed size" disks_are_sized
 for role in facilitator validator miner; do
     step "a second process of the $role is refused" second_process_is_refused "$role" 'in use'
 done
-step "a job after it" installed_job
+step "the miner is backed up, and restored" backup_and_restore
+step "a job after it" until_true 60 installed_job
 for way in after before; do
     step "a job of $job_s s and an answer of $words words begin" begin_long "$way"
     if [ $way = after ]; then

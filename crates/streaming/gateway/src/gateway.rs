@@ -158,11 +158,11 @@ impl Gateway {
         let mut server = Server::new("gateway connection", &deps.http, tasks, clock, stop)
             .with_tls_files(&deps.http.tls)?;
         server.limits.connections = state.settings.requests;
-        let over = serving.over.clone();
+        let over = serving.over.clone().drop_guard();
         let requests = server::serve(server, listener, move |_| service.clone());
         let requests = async move {
+            let _over = over;
             requests.await;
-            over.cancel();
         };
         drop(state.tasks.spawn("gateway", requests));
         tracing::info!(%address, models = state.whitelist.services().len(), "the gateway is open");

@@ -13,16 +13,17 @@ pub(super) struct RolePackage {
     pub(super) depends: &'static str,
     /// Whether the role has a user of its own. The executor runs as root.
     has_user: bool,
-    /// The shell command that succeeds if no job would be lost now.
-    is_idle: &'static str,
+    /// The shell command that succeeds if jobs would be lost now.
+    jobs: &'static str,
     /// The command of an operator that empties the role.
     drain: &'static str,
 }
 
-/// The end of jobs whose executor is removed by force: their containers, and the file systems that lie in its folder.
-const END_JOBS: &str = "docker ps --all --quiet --filter label=muster.attempt 2>/dev/null |
-        xargs --no-run-if-empty docker rm --force >/dev/null || true
-    umount --lazy /var/lib/muster/executor/*/d 2>/dev/null || true";
+/// The containers of the jobs in the executor's usual folder: each one's id, name and folder in a line. Other executors
+/// of the engine have other folders.
+const CONTAINERS: &str = "docker ps --all --filter label=muster.executor \
+     --format '{{.ID}} {{.Names}} {{.Label \"muster.executor\"}}' 2>/dev/null | \
+     grep ' /var/lib/muster/executor/'";
 
 const SYSTEMD: &str = "systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles";
 
@@ -35,7 +36,7 @@ pub(super) const ROLES: [RolePackage; 4] = [
                       registration on a chain.",
         depends: SYSTEMD,
         has_user: true,
-        is_idle: "true",
+        jobs: "false",
         drain: "",
     },
     RolePackage {
@@ -46,7 +47,7 @@ pub(super) const ROLES: [RolePackage; 4] = [
                       must be registered there.",
         depends: SYSTEMD,
         has_user: true,
-        is_idle: "true",
+        jobs: "false",
         drain: "",
     },
     RolePackage {
@@ -57,7 +58,8 @@ pub(super) const ROLES: [RolePackage; 4] = [
                       Kubernetes. Its hotkey must be registered on the chain.",
         depends: SYSTEMD,
         has_user: true,
-        is_idle: "muster miner drain --check --config /etc/muster/miner.toml",
+        // Another exit code means that nobody can tell: the configuration cannot be used, for example.
+        jobs: "muster miner drain --check --config /etc/muster/miner.toml; [ $? -eq 1 ]",
         drain: "runuser -u muster-miner -- muster miner drain --config /etc/muster/miner.toml",
     },
     RolePackage {
@@ -68,7 +70,8 @@ pub(super) const ROLES: [RolePackage; 4] = [
                       because it gives each job a file system of a fixed size.",
         depends: "systemd, docker.io | docker-ce, e2fsprogs, mount",
         has_user: false,
-        is_idle: "[ -z \"$(docker ps --quiet --filter label=muster.attempt 2>/dev/null)\" ]",
+        // A job has a journal, a sealed session a container that was made for it; a container that waits has neither.
+        jobs: "ls /var/lib/muster/executor/*/job.json >/dev/null 2>&1 || @containers@ | grep -q ' ch-'",
         drain: "muster executor drain --config /etc/muster/executor.toml",
     },
 ];
@@ -124,7 +127,24 @@ impl RolePackage {
         } else {
             "# The executor sees that its program was replaced, and ends once that loses nothing.\n            :".to_owned()
         };
-        let cleanup = if self.has_user { "" } else { END_JOBS };
+        let package = self.package();
+        let (protect, cleanup) = if self.has_user {
+            (
+                format!(
+                    "chown root:{package} /{0} && chmod 640 /{0}",
+                    self.configuration()
+                ),
+                ":".to_owned(),
+            )
+        } else {
+            let remove = "cut -d ' ' -f 1 | xargs --no-run-if-empty docker rm --force >/dev/null";
+            (
+                format!("chmod 600 /{}", self.configuration()),
+                format!(
+                    "{CONTAINERS} | {remove} || true\n    umount --lazy /var/lib/muster/executor/*/d 2>/dev/null || true"
+                ),
+            )
+        };
         let mut scripts = Vec::new();
         for name in ["postinst", "prerm", "postrm"] {
             let mut script = read(&packaging.join("scripts").join(name))?;
@@ -134,10 +154,12 @@ impl RolePackage {
             for (word, text) in [
                 ("@package@", self.package().as_str()),
                 ("@role@", self.role),
-                ("@idle@", self.is_idle),
+                ("@jobs@", self.jobs),
+                ("@containers@", CONTAINERS),
+                ("@protect@", protect.as_str()),
                 ("@drain@", self.drain),
                 ("@upgraded@", upgraded.as_str()),
-                ("@cleanup@", cleanup),
+                ("@cleanup@", cleanup.as_str()),
             ] {
                 script = script.replace(word, text);
             }
@@ -214,6 +236,23 @@ mod tests {
     }
 
     #[test]
+    fn every_script_is_a_script_of_the_shell() {
+        for role in &ROLES {
+            for (name, script) in role.scripts(&packaging()).unwrap() {
+                let mut shell = std::process::Command::new("sh");
+                let checked = shell.args(["-n", "-c", &script]).output().unwrap();
+                let told = String::from_utf8_lossy(&checked.stderr);
+                assert!(
+                    checked.status.success(),
+                    "{} of the {}: {told}\n{script}",
+                    name,
+                    role.role
+                );
+            }
+        }
+    }
+
+    #[test]
     fn no_word_of_a_template_is_left_over() {
         for role in &ROLES {
             let files = role.files(&packaging()).unwrap();
@@ -226,11 +265,12 @@ mod tests {
                 for word in [
                     "@package@",
                     "@role@",
-                    "@idle@",
+                    "@jobs@",
                     "@drain@",
                     "@upgraded@",
+                    "@containers@",
+                    "@protect@",
                     "@cleanup@",
-                    "@restart@",
                     "@service@",
                 ] {
                     assert!(!text.contains(word), "{word} in\n{text}");
