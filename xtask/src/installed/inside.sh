@@ -207,7 +207,7 @@ forced_removal() {
 purge() { MUSTER_FORCE=1 apt-get purge --yes muster muster-facilitator muster-validator muster-miner muster-executor; }
 nothing_left_but_state() {
     local left
-    left=$(find / -xdev \( -path /proc -o -path /sys -o -path /packages -o -path /tmp -o -path /root -o -path /var/lib/muster -o -path /var/lib/docker -o -path /var/log -o -path /var/cache -o -path /run \) -prune -o -iname '*muster*' -print)
+    left=$(find / -xdev \( -path /proc -o -path /sys -o -path /packages -o -path /tmp -o -path /root -o -path /srv -o -path /var/backups -o -path /var/lib/muster -o -path /var/lib/docker -o -path /var/log -o -path /var/cache -o -path /run \) -prune -o -iname '*muster*' -print)
     echo "$left"
     [ -z "$left" ] && [ -d /var/lib/muster/miner/wallets ]
 }

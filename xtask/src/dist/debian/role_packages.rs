@@ -104,6 +104,13 @@ impl RolePackage {
                 read(&packaging.join(format!("etc/{role}.toml")))?,
             ),
             (format!("usr/lib/systemd/system/{package}.service"), unit),
+            (
+                format!("usr/share/lintian/overrides/{package}"),
+                format!(
+                    "# It may hold passwords.\n{package}: non-standard-file-perm 0600 != 0644 [{}]\n",
+                    self.configuration()
+                ),
+            ),
         ];
         if self.has_user {
             folders += &format!("d /var/lib/muster/{role} 0700 {package} {package} -\n");
