@@ -62,11 +62,16 @@ impl Programs {
             return Self::build_for_development(workspace, &target, glibc);
         }
         let folder = workspace.target().join("dist-build");
+        // With mapped paths cargo gives artefacts of other flags the same names, so static programs have their own.
+        let static_folder = workspace.target().join("dist-build-static");
         let flags = Flags::new(workspace.root(), workspace.target());
         let build = |cargo: &mut Command, profile: &Profile, is_static: bool| {
             flags.give(cargo, is_static);
             cargo.args(profile.options).args(["--target", &target]);
-            cargo.env("CARGO_TARGET_DIR", &folder);
+            cargo.env(
+                "CARGO_TARGET_DIR",
+                if is_static { &static_folder } else { &folder },
+            );
             run(cargo)
         };
         let built = |profile: &Profile| folder.join(&target).join(profile.folder);
@@ -91,7 +96,7 @@ impl Programs {
         build(&mut cargo, &DIST, true)?;
         Ok(Self {
             muster: built(&DIST).join("muster"),
-            companions: companions(&built(&RELEASE), &built(&DIST)),
+            companions: companions(&built(&RELEASE), &static_folder.join(&target).join(DIST.folder)),
             glibc,
         })
     }
@@ -203,6 +208,8 @@ impl Flags {
             .env("RUSTFLAGS", format!("{}{linked}", self.rust))
             .env("CFLAGS", &self.c)
             .env("CXXFLAGS", &self.c)
+            // Cargo mixes the path of the linting wrapper into the names of symbols. Lints are for development.
+            .env("RUSTC_WORKSPACE_WRAPPER", "")
             .env("CARGO_INCREMENTAL", "0");
     }
 }
