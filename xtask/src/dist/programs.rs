@@ -135,18 +135,26 @@ impl Programs {
     }
 }
 
-/// Builds `muster-hold`, the smallest program, from the checkout in a folder, which has its target folder inside.
+/// Builds `muster-grader`, a small program with crates of ours, from the checkout in a folder, which has its target folder inside.
 pub(super) fn build_small_program(workspace: &Workspace, folder: &Path) -> anyhow::Result<PathBuf> {
     let (machine, target) = (machine(), folder.join("target"));
     let mut cargo = workspace.cargo();
     Flags::new(folder, &target).give(&mut cargo, true);
     cargo
         .current_dir(folder)
-        .args(["build", "-p", "muster-hold", "--target", &machine])
+        .args([
+            "build",
+            "-p",
+            "muster-image-grader",
+            "--bin",
+            "muster-grader",
+            "--target",
+            &machine,
+        ])
         .args(DIST.options)
         .env("CARGO_TARGET_DIR", &target);
     run(&mut cargo)?;
-    Ok(target.join(machine).join(DIST.folder).join("muster-hold"))
+    Ok(target.join(machine).join(DIST.folder).join("muster-grader"))
 }
 
 /// The paths of the companions: the chain in `chain`, the others in `images`.
