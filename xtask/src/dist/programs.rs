@@ -135,7 +135,8 @@ impl Programs {
     }
 }
 
-/// Builds `muster-grader`, a small program with crates of ours, from the checkout in a folder, which has its target folder inside.
+/// Builds `muster-grader`, a small program with crates of ours, from the checkout in a folder, which has its target
+/// folder inside.
 pub(super) fn build_small_program(workspace: &Workspace, folder: &Path) -> anyhow::Result<PathBuf> {
     let (machine, target) = (machine(), folder.join("target"));
     let mut cargo = workspace.cargo();
