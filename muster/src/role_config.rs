@@ -133,6 +133,29 @@ mod tests {
     }
 
     #[test]
+    fn the_configurations_of_the_packages_fit_their_roles() {
+        fn problems<T: RoleConfig>(text: &str) -> Vec<String> {
+            match config::parse::<T>(text, "packaged") {
+                Ok(config) => {
+                    assert!(config.state_dir().starts_with("/var/lib/muster"));
+                    Vec::new()
+                }
+                Err(errors) => errors.problems().iter().map(|one| one.path.clone()).collect(),
+            }
+        }
+        let none = [""; 0];
+        let facilitator = include_str!("../../packaging/etc/facilitator.toml");
+        assert_eq!(problems::<muster_facilitator::Config>(facilitator), none);
+        let validator = include_str!("../../packaging/etc/validator.toml");
+        assert_eq!(problems::<muster_validator::Config>(validator), none);
+        let executor = include_str!("../../packaging/etc/executor.toml");
+        assert_eq!(problems::<muster_executor::Config>(executor), none);
+        // Only the operator knows the address that validators dial.
+        let miner = include_str!("../../packaging/etc/miner.toml");
+        assert_eq!(problems::<muster_miner::Config>(miner), ["announce"]);
+    }
+
+    #[test]
     fn a_store_that_is_missing_is_named_and_not_made() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("miner.toml");

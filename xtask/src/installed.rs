@@ -18,12 +18,14 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{exit_code, tool::quietly, workspace::Workspace};
+use crate::{
+    exit_code,
+    tool::{debootstrap, quietly},
+    workspace::Workspace,
+};
 
-const SUITE: &str = "bookworm";
-const MIRROR: &str = "http://deb.debian.org/debian";
 /// The packages of an ordinary server that a minimal root lacks, and the tools of the script.
-const INCLUDED: &str = "--include=systemd,systemd-sysv,dbus,ca-certificates,procps,bc";
+const INCLUDED: &str = "systemd,systemd-sysv,dbus,ca-certificates,procps,bc";
 /// The version under which a package is packed once more, to upgrade from.
 const BEFORE: &str = "0.0.1~before";
 /// The engine bridges nothing, because there is no network.
@@ -78,13 +80,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         .tempdir()
         .context("make a folder for the Debian")?;
     let root = folder.path().join("root");
-    println!("debootstrap {SUITE}");
-    quietly(
-        Command::new("debootstrap")
-            .args(["--variant=minbase", INCLUDED, SUITE])
-            .arg(&root)
-            .arg(MIRROR),
-    )?;
+    println!("debootstrap");
+    debootstrap(&root, INCLUDED)?;
     fs::create_dir_all(root.join("etc/docker"))?;
     fs::write(root.join("etc/docker/daemon.json"), DAEMON)?;
     fs::copy("/etc/resolv.conf", root.join("etc/resolv.conf")).context("copy resolv.conf")?;

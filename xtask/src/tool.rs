@@ -90,6 +90,23 @@ pub(crate) fn quietly(command: &mut Command) -> anyhow::Result<String> {
     Ok(stdout)
 }
 
+/// The release of Debian that packages are made for.
+const SUITE: &str = "bookworm";
+const MIRROR: &str = "http://deb.debian.org/debian";
+
+/// Makes a minimal Debian with these further packages (comma separated) in the folder `root`.
+///
+/// # Errors
+/// debootstrap is missing or fails: it needs root and the mirror.
+pub(crate) fn debootstrap(root: &Path, included: &str) -> anyhow::Result<()> {
+    let mut debootstrap = Command::new("debootstrap");
+    debootstrap
+        .args(["--variant=minbase", &format!("--include={included}"), SUITE])
+        .arg(root)
+        .arg(MIRROR);
+    quietly(&mut debootstrap).map(drop)
+}
+
 /// Lays the files of a commit out in a folder.
 ///
 /// # Errors

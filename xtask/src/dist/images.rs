@@ -13,11 +13,8 @@ use std::{
 use anyhow::{Context, ensure};
 
 use super::version::Version;
-use crate::tool::quietly;
+use crate::tool::{debootstrap, quietly};
 
-/// The release of Debian, which is that of the machine whose C library the programs were linked with.
-const SUITE: &str = "bookworm";
-const MIRROR: &str = "http://deb.debian.org/debian";
 /// The image that the roles' images begin with.
 const BASE: &str = "muster";
 const ROLES: [&str; 4] = ["facilitator", "validator", "miner", "executor"];
@@ -81,12 +78,7 @@ pub(super) fn make(packages: &[PathBuf], version: &Version, into: &Path) -> anyh
 
 /// Makes the file system of all images in the folder `root`.
 fn lay_out(root: &Path, programs: &Path) -> anyhow::Result<()> {
-    quietly(
-        Command::new("debootstrap")
-            .args(["--variant=minbase", "--include=ca-certificates", SUITE])
-            .arg(root)
-            .arg(MIRROR),
-    )?;
+    debootstrap(root, "ca-certificates")?;
     fs::copy(programs, root.join("muster.deb")).context("copy the package into the root")?;
     quietly(
         Command::new("chroot")
