@@ -120,6 +120,8 @@ move_to_installed_roles() {
     printf '[http]\ndrain_s = 60\n' >> /etc/muster/facilitator.toml
     sed -i -e '/^\[executor\]/,$d' -e 's|^\[standing\]|[standing]\nbind = "127.0.0.1:8099"|' /etc/muster/miner.toml
     printf '[executor]\ncount = 0\n' >> /etc/muster/miner.toml
+    # The facilitator that was tried before had a key of its own.
+    rm -f /var/lib/muster/facilitator/facilitator.db*
     cp $subnet/.muster/data/facilitator.db* /var/lib/muster/facilitator/
     for role in facilitator validator miner; do chown -R "muster-$role:" "/var/lib/muster/$role"; done
     { echo 'state_dir = "/var/lib/muster"'
