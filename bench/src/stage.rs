@@ -206,7 +206,11 @@ impl Chain for StillChain {
         pending().boxed()
     }
 
-    fn submit<'a>(&'a self, _call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
+    fn submit<'a>(
+        &'a self,
+        _call: &'a WeightsCall,
+        _last: BlockNumber,
+    ) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
         pending().boxed()
     }
 
@@ -272,7 +276,11 @@ impl Chain for NoChain {
         away()
     }
 
-    fn submit<'a>(&'a self, _call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
+    fn submit<'a>(
+        &'a self,
+        _call: &'a WeightsCall,
+        _last: BlockNumber,
+    ) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
         away()
     }
 

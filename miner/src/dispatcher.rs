@@ -205,12 +205,14 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// A store may be away for a moment; nothing goes out until it is back.
+    /// A store may be away for a moment; nothing goes out until it is back. Writes that may be durable are not repeated:
+    /// the miner ends, and its next process reads what is there.
     async fn commit(&self, writes: &[LeaseWrite]) -> Result<Vec<PageLine>, StoreError> {
         let mut failures = 0;
         loop {
             match self.store.commit(writes, page_of(self.clock.now())).await {
                 Ok(lines) => return Ok(lines),
+                Err(error @ StoreError::Unknown { .. }) => return Err(error),
                 Err(error) if failures >= RETRIES => return Err(error),
                 Err(error) => {
                     tracing::warn!(error = %Causes(&error), "the store failed; trying again");

@@ -476,6 +476,7 @@ mod tests {
 
     use muster_protocol::Hotkey;
     use muster_store::testing::{TestStore, stores};
+    use muster_testbed::{Cut, DatabaseRelay};
     use uuid::Uuid;
 
     use super::*;
@@ -608,6 +609,26 @@ mod tests {
             assert_eq!(records.len(), 1);
             assert_eq!(records[0].status, LeaseStatus::Settled);
         }
+    }
+
+    #[tokio::test]
+    async fn a_batch_whose_commit_is_not_answered_is_unknown_and_the_next_process_finds_it_or_not() {
+        let engines = stores(&MIGRATIONS).await.unwrap();
+        let postgres = engines.iter().find(|test| test.engine == "postgres").unwrap();
+        let (relay, url) = DatabaseRelay::start(&postgres.url).unwrap();
+        for (cut, lease, there) in [(Cut::AfterCommit, 1, true), (Cut::BeforeCommit, 2, false)] {
+            let store = Store::open(&url).await.unwrap();
+            relay.cut(cut, 0);
+            let lost = store.commit(&[opened(lease)], 7).await;
+            assert!(
+                matches!(lost, Err(StoreError::Unknown { .. })),
+                "{cut:?}: {lost:?}"
+            );
+            let records = Store::open(&url).await.unwrap().records().await.unwrap();
+            let found = records.iter().any(|record| record.attempt == attempt(lease));
+            assert_eq!(found, there, "{cut:?}");
+        }
+        assert_eq!(relay.cuts(), 2);
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ mod cluster;
 mod devchain;
 mod dockerd;
 mod evm;
+mod failover_database;
 mod held_program;
 mod http;
 mod image;
@@ -22,6 +23,7 @@ pub use cluster::Cluster;
 pub use devchain::RunningChain;
 pub use dockerd::Dockerd;
 pub use evm::RunningEvm;
+pub use failover_database::{FailoverDatabase, RolePorts};
 pub use held_program::{held_limit_s, release, while_held};
 pub use image::{
     BUSYBOX, IMAGES_OF_TESTS, LlamaImage, PYTHON_IMAGE, TRAINING_IMAGE, another_shell_image, llama_image,

@@ -45,6 +45,7 @@ mod driver;
 mod facilitator;
 mod intake;
 mod janitor;
+mod leadership;
 mod metrics;
 mod miner_poll;
 mod miner_reports;
@@ -88,6 +89,7 @@ use driver::JobDrivers;
 use facilitator::FacilitatorNews;
 use intake::own_jobs::open_own_jobs;
 use intake::whitelist::{publish_whitelist, whitelist_frame};
+use leadership::{StandbyParts, keep_lease};
 pub use muster_subnet_view as chain;
 pub use muster_subnet_view::LinkState;
 pub use muster_validator_store as store;
@@ -95,7 +97,6 @@ use peers::announcement::announce_pages;
 use peers::{PeerValidators, pages_router};
 use receipt_gatherer::ReceiptGatherer;
 use status_page::StatusSources;
-use store::Store;
 use validator_state::ValidatorState;
 use weights::{ScoringGate, WeightSetter};
 
@@ -110,6 +111,9 @@ pub use crate::config::{
 /// How long the parts may take to end once the validator is stopped. Jobs of parts that take longer are resumed at
 /// the next start.
 const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// The same once another process of this validator leads.
+const SUPERSEDED_GRACE: Duration = Duration::from_millis(300);
 
 /// Why a validator cannot start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -195,15 +199,24 @@ pub async fn run_on(
 ) -> Result<(), Error> {
     let listener = listen::bind(config.bind)?;
     let address = listener.local_addr().map_err(Error::Serve)?;
-    let pages = match config.pages.bind {
-        Some(bind) => Some(listen::bind(bind)?),
-        None => None,
+    let (pages, operator) = (config.pages.bind, config.operator.bind);
+    // An address that cannot be used is found now, and not when this process begins to lead.
+    for bind in [pages, operator].into_iter().flatten() {
+        drop(listen::bind(bind)?);
+    }
+    let waiting = StandbyParts {
+        config: &config,
+        chain: &chain,
+        clock: &clock,
+        tasks: &tasks,
+        address,
     };
-    let operator = match config.operator.bind {
-        Some(bind) => Some(listen::bind(bind)?),
-        None => None,
+    let Some((store, listener)) = leadership::open_store(waiting, listener).await? else {
+        return Ok(());
     };
-    let store = Arc::new(Store::open(&config.store).await?);
+    let store = Arc::new(store);
+    let pages = pages.map(listen::bind).transpose()?;
+    let operator = operator.map(listen::bind).transpose()?;
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let rules = Arc::new(AddressRules::parse(&config.dial.allow).map_err(Error::DialRules)?);
     let subnet = Arc::new(SubnetView::new(
@@ -247,10 +260,18 @@ pub async fn run_on(
     };
     let served = serve(&state, listeners, &gateway).await;
     state.tasks.shutdown();
-    if let Err(error) = state.tasks.wait(STOP_GRACE).await {
+    let superseded = !state.tasks.stop_reason().is_empty();
+    let grace = if superseded { SUPERSEDED_GRACE } else { STOP_GRACE };
+    if let Err(error) = state.tasks.wait(grace).await {
         tracing::warn!(%error, "stopping without waiting longer; open jobs are resumed at the next start");
     }
-    state.store.close().await;
+    if !superseded && muster_store::is_shared(&state.config.store)? {
+        // The lease runs out by itself if the database does not answer.
+        if let Err(error) = state.store.release_lease().await {
+            tracing::debug!(%error, "the lease on the store was not released");
+        }
+    }
+    let _ = tokio::time::timeout(grace, state.store.close()).await;
     match state.take_fatal_error() {
         Some(error) => Err(error),
         None => served,
@@ -383,6 +404,7 @@ async fn serve(
     let link = facilitator::start(state, news);
     let publishing = publish_whitelist(Arc::clone(state), Arc::clone(&drivers));
     state.spawn("whitelist", publishing);
+    state.spawn("lease", keep_lease(Arc::clone(state)));
     state.spawn("collateral", follow_collateral(Arc::clone(state)));
     state.spawn("janitor", janitor::run(Arc::clone(state)));
     let weights = WeightSetter {

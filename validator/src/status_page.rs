@@ -36,6 +36,7 @@ use tokio::sync::watch;
 use crate::LinkState;
 use crate::collateral::{CollateralStatus, SlashRefusal, SlashRequest};
 use crate::driver::JobDrivers;
+use crate::leadership::{LEADER_PATH, LeaderView, process_name};
 use crate::miner_reports::neurons::{SubnetView, view_subnet};
 use crate::snapshot_body::snapshot_body;
 use crate::store::{Contradiction, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
@@ -168,6 +169,7 @@ pub(crate) fn router(sources: StatusSources) -> Router {
     };
     Router::new()
         .route("/health", get(health))
+        .route(LEADER_PATH, get(leader))
         .route("/v0/state", get(state))
         .route("/v0/jobs/{job}/route", get(route))
         .route("/v0/queue", get(queue))
@@ -193,6 +195,16 @@ async fn health(State(sources): State<StatusSources>) -> Json<serde_json::Value>
     let chain = sources.state.subnet.link_state();
     let features = FeatureSet::ours();
     Json(json!({ "status": "ok", "facilitator": facilitator, "chain": chain, "features": features }))
+}
+
+/// Answers 200: this process leads. One that stands by answers 503.
+async fn leader() -> Json<LeaderView> {
+    let process = process_name();
+    Json(LeaderView {
+        leads: true,
+        leader: Some(process.clone()),
+        process,
+    })
 }
 
 async fn state(

@@ -128,11 +128,21 @@ impl ValidatorState {
     /// Stops the validator because of an error that waiting cannot mend. A message whose facts cannot be stored must
     /// not be sent.
     pub(crate) fn fail(&self, error: impl Into<Error>) {
+        let error = error.into();
+        let is_led_by_another = matches!(
+            error,
+            Error::Store(StoreError::Superseded | StoreError::LeaseLost)
+        );
+        let reason = if is_led_by_another {
+            "another process of this validator leads"
+        } else {
+            ""
+        };
         let mut fatal = self.fatal.lock();
         if fatal.is_none() {
-            *fatal = Some(error.into());
+            *fatal = Some(error);
+            self.tasks.shutdown_because(reason);
         }
-        self.tasks.shutdown();
     }
 
     /// Takes the error that stopped the validator, if one did.

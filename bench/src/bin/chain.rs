@@ -162,7 +162,7 @@ async fn weights(url: &str, key: &Keypair, netuid: Netuid, method: WeightsMethod
             (WeightsCall::Commit { hash }, Some(pending))
         }
     };
-    let committed = client.submit_weights(key, netuid, &call).await?;
+    let committed = client.submit_weights(key, netuid, &call, None).await?;
     if let Some(pending) = &mut pending {
         pending.committed = Some(committed);
         until_revealed(&client, key, netuid, pending, &weights).await?;
@@ -198,7 +198,7 @@ async fn until_revealed(
                     salt,
                     version_key: 0,
                 };
-                client.submit_weights(key, netuid, &call).await?;
+                client.submit_weights(key, netuid, &call, None).await?;
             }
             CommitStatus::Revealed => return Ok(()),
             CommitStatus::Lost(loss) => anyhow::bail!(loss),

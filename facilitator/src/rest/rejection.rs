@@ -13,6 +13,7 @@ use muster_facilitator_core::signature::SignatureRejection;
 use muster_file_store::FileError;
 use muster_file_store::checkpoint_blocks::BlockStoreError;
 use muster_process::error::Causes;
+use muster_protocol::ErrorCode;
 use muster_protocol::rest::Detail;
 use muster_store::StoreError;
 use serde_json::{Value, json};
@@ -134,15 +135,30 @@ impl From<StoreError> for ApiRejection {
     /// The cause goes to the operator's log. The user learns only that the fault is not theirs.
     fn from(error: StoreError) -> Self {
         tracing::error!(error = %Causes(&error), "a request failed in the store");
-        Self::detail(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "The facilitator's store does not answer; try again.",
-        )
+        if !error.leaves_open() {
+            return Self::detail(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The facilitator's store does not answer; try again.",
+            );
+        }
+        let code = ErrorCode::OutcomeUnknown;
+        let detail = format!(
+            "The facilitator's store did not answer whether a change was made ({code}); look before you repeat it. The same \
+             signed job, or one with the same Idempotency-Key, may be sent again."
+        );
+        // Without a time to retry: no program is asked to repeat what may be done.
+        Self {
+            retry_after: None,
+            ..Self::detail(StatusCode::SERVICE_UNAVAILABLE, detail)
+        }
     }
 }
 
 impl From<FileError> for ApiRejection {
     fn from(error: FileError) -> Self {
+        if let FileError::Store(error) = error {
+            return error.into();
+        }
         Self::detail(error.status(), error.public_detail())
     }
 }

@@ -10,3 +10,4 @@ mod persistent;
 mod queue;
 mod replicas;
 mod slow_images;
+mod standby;

@@ -1,5 +1,5 @@
 //! Two facilitators on one PostgreSQL, as real processes: one user and one validator notice nothing when either is
-//! killed.
+//! killed. And one whose database loses the answers to its commits.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use muster_protocol::wire::facilitator::{
 use muster_protocol::wire::muster::ChallengeResponse;
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus, ValidatorKey};
-use muster_testbed::{until, wait_for, within};
+use muster_testbed::{Cut, DatabaseRelay, until, wait_for, within};
 use muster_tests::muster;
 use muster_websocket::{Limits, Socket};
 use serde_json::{Value, json};
@@ -136,7 +136,17 @@ impl User {
 
     /// Posts a job; the same signature is the same request.
     async fn post(&self, replica: &Replica, body: &Value, signature: &UserSignature) -> Result<JobView> {
-        let answer = self
+        let answer = self.send_job(replica, body, signature).await?;
+        Ok(answer.error_for_status()?.json().await?)
+    }
+
+    async fn send_job(
+        &self,
+        replica: &Replica,
+        body: &Value,
+        signature: &UserSignature,
+    ) -> Result<reqwest::Response> {
+        let sent = self
             .http
             .post(replica.url("/api/v1/job-docker/"))
             .bearer_auth(&self.token)
@@ -146,9 +156,37 @@ impl User {
             .header(headers::SIGNATURE, signature.signature.to_base64())
             .header(headers::SIGNATURE_SCOPE, "SignedFields")
             .json(body)
-            .send()
-            .await?;
-        Ok(answer.error_for_status()?.json().await?)
+            .send();
+        Ok(sent.await?)
+    }
+
+    /// Sends a request; its status and the text of the answer.
+    async fn ask(
+        &self,
+        replica: &Replica,
+        (method, path): (reqwest::Method, &str),
+        body: Option<Value>,
+    ) -> Result<(u16, String)> {
+        let mut request = self
+            .http
+            .request(method, replica.url(path))
+            .bearer_auth(&self.token);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let answer = request.send().await?;
+        Ok((answer.status().as_u16(), answer.text().await?))
+    }
+
+    /// The number of entries of a list.
+    async fn count(&self, replica: &Replica, path: &str) -> Result<u64> {
+        let (_, text) = self.ask(replica, (reqwest::Method::GET, path), None).await?;
+        let list: Value = serde_json::from_str(&text)?;
+        let entries = list
+            .get("results")
+            .and_then(Value::as_array)
+            .with_context(|| text)?;
+        Ok(u64::try_from(entries.len())?)
     }
 
     async fn jobs(&self, replica: &Replica) -> Result<JobPage> {
@@ -358,4 +396,117 @@ async fn either_of_two_facilitators_may_be_killed() {
     let stores = muster_store::testing::stores(&MIGRATIONS).await.unwrap();
     let postgres = stores.iter().find(|store| store.engine == "postgres").unwrap();
     story(&postgres.url).await.unwrap();
+}
+
+/// Whether an answer says that the outcome is not known, and asks no program to repeat the request.
+fn says_unknown(status: u16, text: &str) -> Result<()> {
+    ensure!(status == 503 && text.contains("E0056"), "{status}: {text}");
+    Ok(())
+}
+
+/// A facilitator behind a relay that loses the answers to its commits. Each writer's user is told that the outcome is
+/// not known, and reads what was made; the facilitator repeats nothing.
+async fn story_of_lost_answers(store: &str) -> Result<()> {
+    use reqwest::Method;
+    tls::install_provider();
+    let key = ValidatorKey(Keypair::from_uri("//Validator")?.hotkey());
+    let (relay, store) = DatabaseRelay::start(store)?;
+    let replica = Replica::start(&store, key)?;
+    let mut validator = Validator::connect(&replica).await?;
+
+    // A login whose answer is lost has used its nonce up; another one works.
+    relay.cut_statement(Cut::AfterCommit, "INSERT INTO used_nonces");
+    let lost = User::login(&replica)
+        .await
+        .err()
+        .context("a login that is lost")?;
+    ensure!(
+        relay.cuts() == 1 && format!("{lost:#}").contains("503"),
+        "{lost:#}"
+    );
+    let user = User::login(&replica).await?;
+
+    // A job is there once, and its validator gets it once, however often it is sent.
+    let (body, signature) = user.job(key)?;
+    relay.cut_statement(Cut::AfterCommit, "INSERT INTO jobs");
+    let lost = user.send_job(&replica, &body, &signature).await?;
+    ensure!(lost.headers().get("retry-after").is_none());
+    says_unknown(lost.status().as_u16(), &lost.text().await?)?;
+    ensure!(user.jobs(&replica).await?.count == 1, "{}", replica.log());
+    let job = user.create(&replica, &body, &signature).await?.uuid;
+    ensure!(validator.job().await? == job);
+    // A job that was never stored is not there, and is taken when it is sent again.
+    let (body, signature) = user.job(key)?;
+    relay.cut_statement(Cut::BeforeCommit, "INSERT INTO jobs");
+    let lost = user.send_job(&replica, &body, &signature).await?;
+    says_unknown(lost.status().as_u16(), &lost.text().await?)?;
+    ensure!(user.jobs(&replica).await?.count == 1);
+    let second = user.create(&replica, &body, &signature).await?.uuid;
+    ensure!(validator.job().await? == second && user.jobs(&replica).await?.count == 2);
+
+    // A status is not acknowledged, so the validator sends it again; it is in the history once.
+    relay.cut_statement(Cut::AfterCommit, "INSERT INTO statuses");
+    ensure!(
+        validator.report(job, JobStatus::Accepted).await.is_err(),
+        "{}",
+        replica.log()
+    );
+    // The second job has no report yet, so the next connection gets it once more.
+    let mut validator = Validator::connect(&replica).await?;
+    ensure!(validator.job().await? == second);
+    let repeated = validator.report(job, JobStatus::Accepted).await.err();
+    let told = repeated.map(|told| told.to_string()).unwrap_or_default();
+    ensure!(told.contains("already has the status accepted"), "{told}");
+    let path = format!("/api/v1/jobs/{job}/");
+    let (_, text) = user.ask(&replica, (Method::GET, &path), None).await?;
+    let view: JobView = serde_json::from_str(&text)?;
+    let accepted = view
+        .status_history
+        .iter()
+        .filter(|entry| entry.status == JobStatus::Accepted);
+    ensure!(accepted.count() == 1, "{text}");
+
+    // A key, a webhook and a file are there once; a cancellation is stored.
+    let cancel = format!("/api/v1/jobs/{second}/cancel/");
+    let file = json!({"name": "data", "size": 3});
+    let hook = json!({"url": "https://example.com/hook"});
+    for (method, path, body, statement) in [
+        (
+            Method::POST,
+            "/api/v1/keys/",
+            Some(json!({"name": "k"})),
+            "INSERT INTO api_keys",
+        ),
+        (
+            Method::PUT,
+            "/api/v1/webhook/",
+            Some(hook),
+            "INSERT INTO webhook_accounts",
+        ),
+        (Method::POST, "/api/v1/files/", Some(file), "INSERT INTO files"),
+        (Method::POST, &cancel, None, "UPDATE jobs SET cancelled_at"),
+    ] {
+        let before = relay.cuts();
+        relay.cut_statement(Cut::AfterCommit, statement);
+        let (status, text) = user.ask(&replica, (method, path), body).await?;
+        ensure!(relay.cuts() == before + 1, "{path} was not cut: {status}: {text}");
+        says_unknown(status, &text).with_context(|| path.to_owned())?;
+    }
+    ensure!(user.count(&replica, "/api/v1/keys/").await? == 1);
+    ensure!(user.count(&replica, "/api/v1/files/").await? == 1);
+    let (status, text) = user
+        .ask(&replica, (Method::GET, "/api/v1/webhook/"), None)
+        .await?;
+    ensure!(status == 200 && text.contains("example.com"), "{text}");
+    let path = format!("/api/v1/jobs/{second}/");
+    let (_, text) = user.ask(&replica, (Method::GET, &path), None).await?;
+    ensure!(text.contains("cancel"), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_change_whose_commit_is_not_answered_is_told_so_and_found_by_reading() {
+    let stores = muster_store::testing::stores(&MIGRATIONS).await.unwrap();
+    let postgres = stores.iter().find(|store| store.engine == "postgres").unwrap();
+    story_of_lost_answers(&postgres.url).await.unwrap();
 }

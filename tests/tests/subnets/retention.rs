@@ -260,6 +260,7 @@ async fn each_table_of_the_validator_has_a_rule_or_a_reason() {
         snapshot: None,
         weights: vec![],
         reveal: None,
+        on_its_way: None,
         error: None,
         at_block: 9,
         changed_at: now,

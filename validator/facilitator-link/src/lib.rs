@@ -140,7 +140,7 @@ impl FacilitatorLink {
             Ok(never) => match never {},
             Err(end) => end,
         };
-        writer.close(CloseCode::Normal, "").await;
+        writer.close(CloseCode::Normal, self.tasks.stop_reason()).await;
         match end {
             LinkEnd::Stopped => AfterConnection::Stop,
             LinkEnd::Store(error) => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use muster_identity::sign_validator_auth;
+use muster_process::Tasks;
 use muster_process::error::Causes;
 use muster_protocol::wire::decode;
 use muster_protocol::wire::encode;
@@ -85,9 +86,10 @@ async fn serve(link: &MinerLink, session: &MinerSession, (mut reader, writer): S
         return;
     }
     let lost = CancellationToken::new();
-    let writing = setup
-        .tasks
-        .spawn("frames for a miner", write_frames(writer, queue, lost.clone()));
+    let writing = setup.tasks.spawn(
+        "frames for a miner",
+        write_frames(writer, queue, lost.clone(), setup.tasks.clone()),
+    );
     tokio::select! {
         biased;
         () = stop.cancelled() => return session.stop(),
@@ -123,7 +125,12 @@ async fn close_when_unneeded(link: &MinerLink, session: &MinerSession, closing: 
 
 /// Sends the queued frames, to the end of the queue or until nobody reads the miner's messages any more. Then the
 /// connection is closed, even if an attempt has not noticed the loss and could still queue frames.
-async fn write_frames(writer: SocketWriter, mut queue: mpsc::Receiver<String>, lost: CancellationToken) {
+async fn write_frames(
+    writer: SocketWriter,
+    mut queue: mpsc::Receiver<String>,
+    lost: CancellationToken,
+    tasks: Tasks,
+) {
     while let Some(Some(first)) = lost.run_until_cancelled(queue.recv()).await {
         let mut bytes = first.len();
         let mut frames = vec![first];
@@ -138,7 +145,7 @@ async fn write_frames(writer: SocketWriter, mut queue: mpsc::Receiver<String>, l
             return;
         }
     }
-    writer.close(CloseCode::Normal, "").await;
+    writer.close(CloseCode::Normal, tasks.stop_reason()).await;
 }
 
 /// Reads the miner's messages until the connection is lost; returns the reason.

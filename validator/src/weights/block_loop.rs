@@ -13,7 +13,7 @@ use super::epochs::restore_allowance;
 use super::{AdvanceError, BlockTimes, WeightSetter};
 use crate::Error;
 use crate::chain::Blocks;
-use crate::store::CycleState;
+use crate::store::{CycleState, StoredCycle};
 use muster_subnet_view::cycle_duties::{CycleAction, CycleProgress, next_action, span_to_score};
 
 impl WeightSetter {
@@ -141,9 +141,7 @@ impl WeightSetter {
         self.settle_missed_windows(&chain, span).await?;
         self.read_burns(span, block).await?;
         let stored = self.state.store.cycle(span.last).await?;
-        let progress = stored.as_ref().map_or(CycleProgress::Untouched, |cycle| {
-            progress_of(cycle.state, BlockNumber(cycle.at_block))
-        });
+        let progress = stored.as_ref().map_or(CycleProgress::Untouched, progress_of);
         let limit = chain.rules.hyperparameters.weights_rate_limit;
         match (
             next_action(&chain.window, block, chain.last_set, limit, progress),
@@ -181,11 +179,13 @@ impl WeightSetter {
     }
 }
 
-/// The progress that a stored state means, if the cycle came to it at block `at`.
-fn progress_of(state: CycleState, at: BlockNumber) -> CycleProgress {
-    match state {
-        CycleState::Pending => CycleProgress::Pending,
-        CycleState::Committed | CycleState::Set => CycleProgress::Sent(at),
+/// The progress that a stored cycle means.
+fn progress_of(cycle: &StoredCycle) -> CycleProgress {
+    match cycle.state {
+        CycleState::Pending => CycleProgress::Pending {
+            on_its_way: cycle.on_its_way.map(BlockNumber),
+        },
+        CycleState::Committed | CycleState::Set => CycleProgress::Sent(BlockNumber(cycle.at_block)),
         CycleState::Kept | CycleState::Expired | CycleState::Missed => CycleProgress::Settled,
     }
 }

@@ -90,6 +90,7 @@ impl WeightSetter {
             scores,
             weights: to_numbers(&weights),
             reveal: None,
+            on_its_way: None,
             error,
             snapshot: Some(digest),
             at_block: chain.block.0,

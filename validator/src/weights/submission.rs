@@ -21,6 +21,10 @@ use super::{AdvanceError, WeightSetter};
 use crate::store::{CycleState, StoredCycle};
 use muster_subnet_view::cycle_duties::BlockSpan;
 
+/// Blocks after the decision to submit weights within which the chain may take them: the 32 for which a signature is
+/// valid, and as many between the decision and the signature. A later process waits for their end before it submits.
+const MAX_ON_ITS_WAY: u64 = 64;
+
 impl WeightSetter {
     /// Settles the pending cycles whose window has passed. If the chain shows that it took the newest one's weights,
     /// that is noted now; the others are marked as missed.
@@ -60,6 +64,7 @@ impl WeightSetter {
     ) -> Result<(), AdvanceError> {
         cycle.state = CycleState::Set;
         cycle.error = None;
+        cycle.on_its_way = None;
         if let Some(mut reveal) = cycle.reveal.take() {
             let schedule = chain.rules.schedule.as_ref();
             reveal.committed = Some(CommitPosition {
@@ -124,7 +129,7 @@ impl WeightSetter {
             });
         match standing_of_commit {
             CommitStatus::Wait => return Ok(true),
-            CommitStatus::Reveal => return self.reveal(cycle).await,
+            CommitStatus::Reveal => return self.reveal(chain, cycle).await,
             CommitStatus::Revealed => {
                 tracing::info!(cycle = cycle.number, weights = ?cycle.weights, "weights revealed");
                 cycle.state = CycleState::Set;
@@ -148,7 +153,7 @@ impl WeightSetter {
     }
 
     /// Reveals a salted commit; returns whether it still waits.
-    async fn reveal(&self, mut cycle: StoredCycle) -> Result<bool, AdvanceError> {
+    async fn reveal(&self, chain: &ChainSnapshot, mut cycle: StoredCycle) -> Result<bool, AdvanceError> {
         let Some(PendingReveal {
             by: Revealer::Us { salt },
             version_key,
@@ -166,7 +171,8 @@ impl WeightSetter {
             salt,
             version_key,
         };
-        match self.state.subnet.chain().submit(&call).await {
+        let last = BlockNumber(chain.block.0.saturating_add(MAX_ON_ITS_WAY));
+        match self.state.subnet.chain().submit(&call, last).await {
             Ok(at) => {
                 tracing::info!(cycle = cycle.number, weights = ?cycle.weights, "weights revealed");
                 cycle.state = CycleState::Set;
@@ -273,6 +279,26 @@ impl WeightSetter {
         }
     }
 
+    /// Submits a call that is stored as being on its way, unless the chain took one of this validator's since `last_set`
+    /// was read: another process may have led meanwhile.
+    async fn submit_planned(
+        &self,
+        call: &WeightsCall,
+        last: BlockNumber,
+        last_set: Option<BlockNumber>,
+    ) -> Result<CommitPosition, ChainError> {
+        let subnet = self.state.subnet.chain();
+        let metagraph = subnet.metagraph().await?;
+        let own = metagraph.find(&self.state.keypair.hotkey());
+        if own.map(|own| own.last_update) > last_set {
+            return Err(ChainError::Refused {
+                call: "weights",
+                refusal: CallRejection::TooLate,
+            });
+        }
+        subnet.submit(call, last).await
+    }
+
     /// Submits a pending cycle's weights and stores the result. A failure keeps the cycle pending.
     pub(super) async fn submit_weights(
         &self,
@@ -296,22 +322,29 @@ impl WeightSetter {
         }
         let sent = match self.prepare_call(&cycle, weights.clone(), rules) {
             Ok((call, reveal)) => {
+                let last = BlockNumber(chain.block.0.saturating_add(MAX_ON_ITS_WAY));
                 cycle.weights = to_numbers(&weights);
                 cycle.reveal = reveal;
-                self.state
-                    .store
-                    .plan_cycle(cycle.last_block, &cycle.weights, cycle.reveal.as_ref())
-                    .await?;
-                self.state.subnet.chain().submit(&call).await
+                cycle.on_its_way = Some(last.0);
+                self.state.store.plan_cycle(&cycle).await?;
+                self.submit_planned(&call, last, chain.last_set).await
             }
             Err(error) => Err(error),
         };
+        note_way(&mut cycle, &sent);
         let at = note_result(&mut cycle, sent, chain.block);
         let now = self.state.clock.now();
         self.state
             .store
             .move_cycle(&cycle, CycleState::Pending, at, now)
             .await
+    }
+}
+
+/// Notes in a cycle whether the chain may still take the call that was submitted: only if its end is not known.
+fn note_way(cycle: &mut StoredCycle, result: &Result<CommitPosition, ChainError>) {
+    if !matches!(result, Err(ChainError::Unconfirmed { .. })) {
+        cycle.on_its_way = None;
     }
 }
 

@@ -71,6 +71,9 @@ pub struct StoredCycle {
     /// salt.
     #[serde(skip)]
     pub reveal: Option<PendingReveal>,
+    /// The last block that may hold a call with the weights whose end is not known; `None` if no call is on its way.
+    #[serde(skip)]
+    pub on_its_way: Option<u64>,
     /// The chain's error at the last try to send the weights.
     pub error: Option<String>,
     /// The digest of the snapshot by which it was scored; `None` for a cycle of an earlier release.
@@ -128,24 +131,22 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Stores what is about to be submitted for a pending cycle: its weights, and the secret that reveals them.
+    /// Stores what is about to be submitted for a pending cycle: its weights, the secret that reveals them, and the last
+    /// block that may hold the call. A process that another one has superseded gets an error, so it submits nothing.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn plan_cycle(
-        &self,
-        last_block: u64,
-        weights: &[(u16, u16)],
-        reveal: Option<&PendingReveal>,
-    ) -> Result<()> {
+    pub async fn plan_cycle(&self, cycle: &StoredCycle) -> Result<()> {
         const OPERATION: &str = "write down what is about to be sent";
         let mut transaction = self.begin().await?;
         sqlx::query(
-            "UPDATE cycles SET weights = $1, reveal = $2 WHERE last_block = $3 AND state = 'pending' AND chain = $4",
+            "UPDATE cycles SET weights = $1, reveal = $2, on_its_way = $3 \
+             WHERE last_block = $4 AND state = 'pending' AND chain = $5",
         )
-        .bind(text_of(&weights))
-        .bind(reveal.map(text_of))
-        .bind(to_signed(last_block))
+        .bind(text_of(&cycle.weights))
+        .bind(cycle.reveal.as_ref().map(text_of))
+        .bind(cycle.on_its_way.map(to_signed))
+        .bind(to_signed(cycle.last_block))
         .bind(self.chain().genesis)
         .execute(&mut *transaction.tx)
         .await
@@ -167,7 +168,7 @@ impl Store {
         const OPERATION: &str = "note what has become of a commit";
         let mut transaction = self.begin().await?;
         sqlx::query(
-            "UPDATE cycles SET state = $1, reveal = $2, error = $3, at_block = $4, changed_at = $5 \
+            "UPDATE cycles SET state = $1, reveal = $2, error = $3, at_block = $4, changed_at = $5, on_its_way = $9 \
              WHERE last_block = $6 AND state = $7 AND chain = $8",
         )
         .bind(cycle.state.as_str())
@@ -178,6 +179,7 @@ impl Store {
         .bind(to_signed(cycle.last_block))
         .bind(from.as_str())
         .bind(self.chain().genesis)
+        .bind(cycle.on_its_way.map(to_signed))
         .execute(&mut *transaction.tx)
         .await
         .map_err(query_error(OPERATION))?;
@@ -190,7 +192,7 @@ impl Store {
     /// The database fails.
     pub async fn cycles_in(&self, state: CycleState) -> Result<Vec<StoredCycle>> {
         let rows = sqlx::query(
-            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, snapshot, at_block, changed_at FROM cycles \
+            "SELECT last_block, first_block, number, state, scores, weights, reveal, on_its_way, error, snapshot, at_block, changed_at FROM cycles \
              WHERE state = $1 AND chain = $2 ORDER BY last_block LIMIT 100",
         )
         .bind(state.as_str())
@@ -286,7 +288,7 @@ impl Store {
     /// The database fails.
     pub async fn cycle(&self, last_block: BlockNumber) -> Result<Option<StoredCycle>> {
         let row = sqlx::query(
-            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, snapshot, at_block, changed_at FROM cycles \
+            "SELECT last_block, first_block, number, state, scores, weights, reveal, on_its_way, error, snapshot, at_block, changed_at FROM cycles \
              WHERE last_block = $1 AND chain = $2",
         )
         .bind(to_signed(last_block.0))
@@ -303,7 +305,7 @@ impl Store {
     /// The database fails.
     pub async fn settled_before(&self, first: BlockNumber, limit: usize) -> Result<Vec<StoredCycle>> {
         let rows = sqlx::query(
-            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, snapshot, at_block, changed_at FROM cycles \
+            "SELECT last_block, first_block, number, state, scores, weights, reveal, on_its_way, error, snapshot, at_block, changed_at FROM cycles \
              WHERE state IN ('set', 'kept', 'committed') AND last_block < $1 AND chain = $2 \
              ORDER BY last_block DESC LIMIT $3",
         )
@@ -322,7 +324,7 @@ impl Store {
     /// The database fails.
     pub async fn cycles(&self, limit: u32) -> Result<Vec<StoredCycle>> {
         let rows = sqlx::query(
-            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, snapshot, at_block, changed_at FROM cycles \
+            "SELECT last_block, first_block, number, state, scores, weights, reveal, on_its_way, error, snapshot, at_block, changed_at FROM cycles \
              WHERE chain = $2 ORDER BY last_block DESC LIMIT $1",
         )
         .bind(i64::from(limit))
@@ -345,6 +347,7 @@ fn read(row: &AnyRow) -> Result<StoredCycle> {
         scores: json_column(row, "scores")?,
         weights: json_column(row, "weights")?,
         reveal: parse_json_option(row, "reveal")?,
+        on_its_way: read_column::<Option<i64>>(row, "on_its_way")?.map(to_unsigned),
         error: read_column(row, "error")?,
         snapshot: read_column::<Option<String>>(row, "snapshot")?
             .map(|text| text.parse().map_err(|error| corrupt("snapshot", &error)))

@@ -21,6 +21,7 @@ mod gathered_receipts;
 mod header_notes;
 mod job_views;
 mod jobs;
+mod lease;
 mod ledger;
 mod main_hotkeys;
 mod open_jobs;
@@ -64,6 +65,7 @@ pub use gathered_receipts::{GatheredFinish, GatheredPage, PlacedReceipt, Refused
 pub use header_notes::{HeaderReading, ReadHeader, SecondHeader};
 pub use job_views::{AttemptView, JobView, OutcomeView};
 pub use jobs::{JobAdmission, OwnJobRestart, StoredJob};
+pub use lease::{LEASE, LeaseState, LeaseView, Standby};
 pub use ledger::{RestoredMiners, restore_ledger};
 pub use muster_job_messages::IssuedReceipt;
 pub use muster_subnet_view::burn_reading::BlockRun;
@@ -197,6 +199,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             include_str!("../migrations/0042_header_notes.sql"),
         ),
         (43, "own lists", include_str!("../migrations/0043_own_lists.sql")),
+        (
+            44,
+            "lease and calls on their way",
+            include_str!("../migrations/0044_lease_and_calls_on_their_way.sql"),
+        ),
     ])
 });
 
@@ -207,6 +214,8 @@ type Result<T> = std::result::Result<T, StoreError>;
 pub struct Store {
     /// Connections that only read. The writer alone has one that writes.
     pool: AnyPool,
+    /// The number of this process among those that have led the store.
+    epoch: i64,
     /// The chain that the stored blocks and cycles belong to.
     chain: Mutex<ChainIdentity>,
     /// Orders the writes and groups them into commits.
@@ -243,7 +252,9 @@ struct Transaction {
 }
 
 impl Store {
-    /// Opens and migrates the store at `url` (`sqlite:PATH` or `postgres://…`). See [`Self::note_chain`].
+    /// Opens and migrates the store at `url` (`sqlite:PATH` or `postgres://…`), and takes it over at once, whoever leads
+    /// it: for a store that one process has. A validator in PostgreSQL leads by [`Standby::lead`]. See
+    /// [`Self::note_chain`].
     ///
     /// # Errors
     /// The database does not open or does not migrate.
@@ -259,6 +270,11 @@ impl Store {
         let pool = read_only(&owner)?;
         migrate(&owner, &MIGRATIONS).await?;
         let epoch = take_over(&owner).await?;
+        Self::of_epoch(&owner, pool, epoch).await
+    }
+
+    /// The store of the process that has taken `epoch`. `owner` writes and `pool` only reads.
+    async fn of_epoch(owner: &AnyPool, pool: AnyPool, epoch: i64) -> Result<Self> {
         let row = sqlx::query("SELECT COALESCE(MAX(sequence), 0) AS last FROM outbox")
             .fetch_one(&pool)
             .await
@@ -275,8 +291,9 @@ impl Store {
         };
         // Every write of this process begins by checking its epoch; a later process has a higher one.
         Ok(Self {
-            writer: Writer::in_order(&owner, GroupLimits::default(), Some(ownership_check(epoch))),
+            writer: Writer::in_order(owner, GroupLimits::default(), Some(ownership_check(epoch))),
             pool,
+            epoch,
             chain: Mutex::new(chain),
             sequence: AtomicI64::new(last),
             outbox: watch::Sender::new(0),
@@ -389,7 +406,8 @@ async fn take_over(pool: &AnyPool) -> Result<i64> {
     const OPERATION: &str = "take the store over";
     let mut tx = begin(pool).await?;
     sqlx::query(
-        "INSERT INTO owner (one, epoch) VALUES (1, 1) ON CONFLICT (one) DO UPDATE SET epoch = owner.epoch + 1",
+        "INSERT INTO owner (one, epoch) VALUES (1, 1) \
+         ON CONFLICT (one) DO UPDATE SET epoch = owner.epoch + 1, holder = NULL, until = NULL",
     )
     .execute(&mut *tx)
     .await

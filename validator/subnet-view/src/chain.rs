@@ -17,7 +17,7 @@ use muster_chain::{
 };
 use muster_identity::Keypair;
 use muster_process::clock::SystemClock;
-use muster_protocol::{Hotkey, Manifest};
+use muster_protocol::{Hotkey, Manifest, Timestamp};
 use tokio::sync::OnceCell;
 
 /// Finalised blocks as they come. After an error the stream is useless: drop it and call [`Chain::blocks`] again.
@@ -85,8 +85,18 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
     /// The subnet's rules for weights.
     fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>>;
 
-    /// Submits a call about this validator's weights; returns once the call is final.
-    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>>;
+    /// Submits a call about this validator's weights; returns once the call is final. No block after `last` may hold it.
+    fn submit<'a>(
+        &'a self,
+        call: &'a WeightsCall,
+        last: BlockNumber,
+    ) -> BoxFuture<'a, Result<CommitPosition, ChainError>>;
+
+    /// The newest block, which may not be final, and its time. `None` if the chain states none: then no clock is
+    /// compared with it.
+    fn newest_block_time(&self) -> BoxFuture<'_, Result<Option<(BlockNumber, Timestamp)>, ChainError>> {
+        async { Ok(None) }.boxed()
+    }
 
     /// This validator's weights and commits as the chain holds them.
     fn read_weights(&self) -> BoxFuture<'_, Result<OnChainWeights, ChainError>>;
@@ -188,12 +198,22 @@ impl Chain for Subnet {
         async { self.client().await?.weight_rules(self.netuid).await }.boxed()
     }
 
-    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
+    fn submit<'a>(
+        &'a self,
+        call: &'a WeightsCall,
+        last: BlockNumber,
+    ) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
         async move {
             let client = self.client().await?;
-            client.submit_weights(&self.keypair, self.netuid, call).await
+            client
+                .submit_weights(&self.keypair, self.netuid, call, Some(last))
+                .await
         }
         .boxed()
+    }
+
+    fn newest_block_time(&self) -> BoxFuture<'_, Result<Option<(BlockNumber, Timestamp)>, ChainError>> {
+        async { self.client().await?.newest_block_time().await }.boxed()
     }
 
     fn read_weights(&self) -> BoxFuture<'_, Result<OnChainWeights, ChainError>> {

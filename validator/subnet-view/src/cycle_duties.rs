@@ -27,7 +27,11 @@ pub enum CycleProgress {
     /// The span is not scored.
     Untouched,
     /// The span is scored; its weights may or may not have reached the chain.
-    Pending,
+    Pending {
+        /// The last block that may hold a call with the weights whose end is not known: this process or an earlier one
+        /// was about to submit it. `None` if no call is on its way.
+        on_its_way: Option<BlockNumber>,
+    },
     /// The chain took the weights, or a commit to them, in this block.
     Sent(BlockNumber),
     /// The cycle is settled: its weights were kept, missed or lost.
@@ -80,12 +84,19 @@ pub fn next_action(
     progress: CycleProgress,
 ) -> CycleAction {
     match (progress, window.due(block, last_set, rate_limit)) {
-        (CycleProgress::Pending, WindowStatus::Done(_)) => CycleAction::Confirm,
+        (CycleProgress::Pending { .. }, WindowStatus::Done(_)) => CycleAction::Confirm,
         (CycleProgress::Untouched, WindowStatus::Now) => CycleAction::Score,
-        (CycleProgress::Pending, WindowStatus::Now) => CycleAction::Send,
+        // Until that block the chain may still take the call, which each block may show; after it the chain has not.
+        (
+            CycleProgress::Pending {
+                on_its_way: Some(last),
+            },
+            WindowStatus::Now,
+        ) if block <= last => CycleAction::Wait(BlockNumber(block.0.saturating_add(1))),
+        (CycleProgress::Pending { .. }, WindowStatus::Now) => CycleAction::Send,
         // The tempo may be changed at any time, so no wait is longer than the cycle.
         (
-            CycleProgress::Untouched | CycleProgress::Pending,
+            CycleProgress::Untouched | CycleProgress::Pending { .. },
             WindowStatus::NotYet(then) | WindowStatus::TooFast(then),
         ) => CycleAction::Wait(then.min(window.end)),
         // An endpoint that has not reached block `at` cannot know of the weights. One that has reached it, and shows
@@ -103,7 +114,7 @@ pub fn next_action(
         )
         | (CycleProgress::Settled, _)
         | (CycleProgress::Untouched, WindowStatus::Done(_))
-        | (CycleProgress::Untouched | CycleProgress::Pending, WindowStatus::Missed(_)) => {
+        | (CycleProgress::Untouched | CycleProgress::Pending { .. }, WindowStatus::Missed(_)) => {
             CycleAction::Wait(window.end)
         }
     }
@@ -116,6 +127,7 @@ mod tests {
     use super::*;
 
     const AT: fn(u64) -> BlockNumber = BlockNumber;
+    const PENDING: CycleProgress = CycleProgress::Pending { on_its_way: None };
 
     /// Tempo 10: cycles of eleven blocks, windows from the sixth to the tenth.
     fn window(block: u64) -> Window {
@@ -137,8 +149,8 @@ mod tests {
         assert_eq!((span.first, span.last), (AT(4), AT(10)));
         assert_eq!(at(11, None, CycleProgress::Untouched), CycleAction::Wait(AT(16)));
         assert_eq!(at(16, None, CycleProgress::Untouched), CycleAction::Score);
-        assert_eq!(at(17, None, CycleProgress::Pending), CycleAction::Send);
-        assert_eq!(at(18, Some(17), CycleProgress::Pending), CycleAction::Confirm);
+        assert_eq!(at(17, None, PENDING), CycleAction::Send);
+        assert_eq!(at(18, Some(17), PENDING), CycleAction::Confirm);
         assert_eq!(
             at(18, Some(17), CycleProgress::Untouched),
             CycleAction::Wait(AT(22)),
@@ -146,7 +158,7 @@ mod tests {
         );
         assert_eq!(at(18, None, CycleProgress::Settled), CycleAction::Wait(AT(22)));
         assert_eq!(
-            at(21, None, CycleProgress::Pending),
+            at(21, None, PENDING),
             CycleAction::Wait(AT(22)),
             "its window has closed"
         );
@@ -170,6 +182,18 @@ mod tests {
     }
 
     #[test]
+    fn weights_are_not_sent_again_while_the_chain_may_still_take_the_last_call() {
+        let on_its_way = |last| CycleProgress::Pending {
+            on_its_way: Some(AT(last)),
+        };
+        assert_eq!(at(17, None, on_its_way(18)), CycleAction::Wait(AT(18)));
+        assert_eq!(at(18, None, on_its_way(18)), CycleAction::Wait(AT(19)));
+        assert_eq!(at(19, None, on_its_way(18)), CycleAction::Send);
+        assert_eq!(at(18, Some(17), on_its_way(40)), CycleAction::Confirm);
+        assert_eq!(at(21, None, on_its_way(40)), CycleAction::Wait(AT(22)));
+    }
+
+    #[test]
     fn a_missed_window_is_made_up_for_but_not_for_ever() {
         let span = |block, settled| span_to_score(&window(block), settled).unwrap();
         assert_eq!(span(50, Some(AT(10))).first, AT(11));
@@ -188,7 +212,7 @@ mod tests {
                 let Some(span) = span_to_score(&window, settled) else { continue };
                 let progress = match pending {
                     _ if settled == Some(span.last) => CycleProgress::Settled,
-                    Some(pending) if pending == span.last => CycleProgress::Pending,
+                    Some(pending) if pending == span.last => PENDING,
                     _ => CycleProgress::Untouched,
                 };
                 match next_action(&window, AT(block), set.map(AT), rate_limit, progress) {

@@ -15,6 +15,8 @@ mod gathered;
 #[cfg(test)]
 mod grading;
 #[cfg(test)]
+mod lease;
+#[cfg(test)]
 mod one_writer;
 #[cfg(test)]
 mod outbox;

@@ -41,6 +41,8 @@ pub enum CallRejection {
     NonceUsed,
     /// The pool accepted the call, and no block included it before its signature expired.
     NeverIncluded,
+    /// The call was not submitted: its signature would be valid for longer than the caller allows.
+    TooLate,
     /// The subnet accepts weights without a commit.
     CommitRevealDisabled,
     /// The epoch in which to reveal has not begun.
@@ -167,6 +169,7 @@ impl CallRejection {
             Self::BadSignature => "BadProof",
             Self::NonceUsed => "Stale",
             Self::NeverIncluded => "NeverIncluded",
+            Self::TooLate => "TooLate",
             Self::CommitRevealDisabled => "CommitRevealDisabled",
             Self::RevealTooEarly => "RevealTooEarly",
             Self::RevealExpired => "ExpiredWeightCommit",
@@ -202,6 +205,7 @@ impl CallRejection {
             Self::BadSignature => "check that the address leads to the chain you mean",
             Self::NonceUsed => "another program signs with this key: try again",
             Self::NeverIncluded => "no block took it in time: try again",
+            Self::TooLate => "the chain went on since the call was decided: decide again",
             Self::CommitRevealDisabled => "the subnet takes weights directly now: set them",
             Self::RevealTooEarly => "wait for the epoch after the commit's",
             Self::RevealExpired => "the commit is void: commit anew in the next window",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use muster_process::SharedClock;
 use muster_process::clock::SystemClock;
-use muster_protocol::{BlockNumber, Hotkey, Manifest, Netuid, Uid};
+use muster_protocol::{BlockNumber, Hotkey, Manifest, Netuid, Timestamp, Uid};
 use parking_lot::Mutex as Lock;
 use subxt::config::substrate::H256;
 use subxt::dynamic::{self, Value};
@@ -89,6 +89,38 @@ impl ChainClient {
     pub async fn head_hash(&self) -> Result<(BlockNumber, [u8; 32]), ChainError> {
         let head = self.endpoint.head("read the last block").await?;
         Ok((BlockNumber(head.at.block_number()), head.at.block_hash().0))
+    }
+
+    /// The number and the time of the newest block, which may not be final; `None` if the chain states no time for it.
+    ///
+    /// # Errors
+    /// No endpoint answers.
+    pub async fn newest_block_time(&self) -> Result<Option<(BlockNumber, Timestamp)>, ChainError> {
+        const DOING: &str = "read the time of the newest block";
+        self.endpoint
+            .ask(DOING, |head| async move {
+                let newest = async {
+                    let hash = head.link.methods.chain_get_block_hash(None);
+                    hash.await
+                        .map_err(|error| BackendError::Rpc(RpcError::ClientError(error)))
+                };
+                let Some(newest) = self.endpoint.read(&head, DOING, newest).await? else {
+                    return Ok(None);
+                };
+                let at = head.link.api.at_block(newest);
+                let at = self.endpoint.read(&head, DOING, at).await?;
+                let newest = ChainHead { at, ..head };
+                let time = self
+                    .read_storage_at(&newest, DOING, "Timestamp", "Now", vec![])
+                    .await?;
+                let time_ms: Option<i64> = time.as_ref().and_then(number);
+                let time = time_ms.filter(|time| *time > 0).map(|time| {
+                    let block = BlockNumber(newest.at.block_number());
+                    (block, Timestamp::from_micros(time.saturating_mul(1_000)))
+                });
+                Ok(time)
+            })
+            .await
     }
 
     /// The hash of a finalised block; `None` if the last finalised block comes before it. Nodes that forget the state

@@ -6,11 +6,11 @@
 
 use muster_identity::{Keypair, SigningMessage};
 use muster_protocol::{BlockNumber, Rao};
-use subxt::config::SubstrateConfig;
 use subxt::config::substrate::{AccountId32, H256, MultiSignature};
+use subxt::config::{DefaultExtrinsicParamsBuilder, SubstrateConfig};
 use subxt::error::{BackendError, DispatchError, ExtrinsicError, RpcError, TransactionProgressError};
 use subxt::ext::scale_value::Composite;
-use subxt::transactions::{DefaultParams, Signer};
+use subxt::transactions::Signer;
 use tokio::time::timeout;
 
 use crate::call_encoding::Call;
@@ -20,10 +20,9 @@ use crate::endpoint_pool::{AtBlock, ChainHead, Endpoint};
 use crate::error::ChainError;
 use crate::scale_value::number;
 
-type Params = subxt::config::DefaultExtrinsicParams<SubstrateConfig>;
 type EventFields = Vec<(String, subxt::dynamic::Value)>;
 
-/// Blocks after which a signature expires. The library's own default for a call that is signed against a block.
+/// Blocks for which a signature is valid: a power of two, as the chain wants it.
 const MORTAL: u64 = 32;
 
 /// Signs extrinsics with one of our keys.
@@ -71,14 +70,30 @@ impl IncludedCall {
 impl ChainClient {
     /// Submits a call and waits until it is final. One call at a time: see [`ChainClient`].
     pub(crate) async fn submit(&self, key: &Keypair, call: Call) -> Result<IncludedCall, ChainError> {
+        self.submit_by(key, call, None).await
+    }
+
+    /// Submits a call that no block after `last` may hold, and waits until it is final.
+    pub(crate) async fn submit_by(
+        &self,
+        key: &Keypair,
+        call: Call,
+        last: Option<BlockNumber>,
+    ) -> Result<IncludedCall, ChainError> {
         let _turn = self.submitting.lock().await;
-        self.endpoint.submit(key, call).await
+        self.endpoint.submit(key, call, last).await
     }
 }
 
 impl Endpoint {
-    /// Submits a call and waits until it is final and has succeeded.
-    async fn submit(&self, key: &Keypair, call: Call) -> Result<IncludedCall, ChainError> {
+    /// Submits a call and waits until it is final and has succeeded. No block after `last` may hold it: it is not
+    /// signed if its signature would be valid for longer.
+    async fn submit(
+        &self,
+        key: &Keypair,
+        call: Call,
+        last: Option<BlockNumber>,
+    ) -> Result<IncludedCall, ChainError> {
         let name = call.name;
         let payload = call.payload();
         let signer = KeySigner(key);
@@ -86,8 +101,16 @@ impl Endpoint {
             .ask("sign a call", |head: ChainHead| {
                 let (payload, signer) = (&payload, &signer);
                 async move {
+                    let valid_through = head.at.block_number().saturating_add(MORTAL);
+                    if last.is_some_and(|last| valid_through > last.0) {
+                        return Err(ChainError::Refused {
+                            call: name,
+                            refusal: CallRejection::TooLate,
+                        });
+                    }
                     let mut transactions = head.at.transactions();
-                    let signed = transactions.create_signed(payload, signer, Params::default_params());
+                    let params = DefaultExtrinsicParamsBuilder::new().mortal(MORTAL).build();
+                    let signed = transactions.create_signed(payload, signer, params);
                     let signed = self.read(&head, "sign a call", signed).await?;
                     Ok((head, signed))
                 }

@@ -134,7 +134,7 @@ impl ChainClient {
             weights: weights.to_vec(),
             version_key,
         };
-        self.submit_weights(key, netuid, &call).await.map(|_| ())
+        self.submit_weights(key, netuid, &call, None).await.map(|_| ())
     }
 
     /// States a miner's manifest on the chain. Costs nothing if the chain has it already.

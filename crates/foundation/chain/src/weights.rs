@@ -107,7 +107,8 @@ impl ChainClient {
             .await
     }
 
-    /// Submits a call about weights. Returns its block and epoch once it is final.
+    /// Submits a call about weights. Returns its block and epoch once it is final. No block after `last` may hold it:
+    /// `last` lies at least 32 blocks, the life of a signature, after the last finalised block; else the call is refused.
     ///
     /// # Errors
     /// [`ChainError::NotRegistered`], a refusal with its name (no permit, too fast, version key, …), the endpoint, or
@@ -117,10 +118,11 @@ impl ChainClient {
         key: &Keypair,
         netuid: Netuid,
         call: &WeightsCall,
+        last: Option<BlockNumber>,
     ) -> Result<CommitPosition, ChainError> {
         const DOING: &str = "read the epoch of a block";
         self.uid_of(netuid, &key.hotkey()).await?;
-        let included = self.submit(key, call.call(netuid)).await?;
+        let included = self.submit_by(key, call.call(netuid), last).await?;
         let block = included.block;
         // The epoch of the block that holds it, not of the head, which may be past it.
         let epoch = self

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -23,6 +23,8 @@ pub struct Tasks {
 struct TasksState {
     tracker: TaskTracker,
     token: CancellationToken,
+    /// Why they stop, for the peers whose connections end with them; unset for an ordinary stop.
+    reason: OnceLock<&'static str>,
     panics: AtomicU64,
     running: Mutex<BTreeMap<&'static str, usize>>,
 }
@@ -112,6 +114,17 @@ impl Tasks {
     pub fn shutdown(&self) {
         self.shared.token.cancel();
         self.shared.tracker.close();
+    }
+
+    /// Asks every task to stop, and keeps the reason for the peers whose connections end; the first reason stays.
+    pub fn shutdown_because(&self, reason: &'static str) {
+        let _ = self.shared.reason.set(reason);
+        self.shutdown();
+    }
+
+    /// Why the tasks stop, in a few words for a peer; empty for an ordinary stop.
+    pub fn stop_reason(&self) -> &'static str {
+        self.shared.reason.get().copied().unwrap_or_default()
     }
 
     /// Waits until every task has ended, at most for `grace`.

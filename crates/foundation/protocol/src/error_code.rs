@@ -110,6 +110,12 @@ error_codes! {
     JobAmbiguous = "E0054", "E0054.md", "several jobs are meant";
     /// No class of executor has what a user's command asks for.
     NoSuchMachine = "E0055", "E0055.md", "no class of executor has the machine that the job needs";
+    /// The connection to the database was lost between a commit and its answer.
+    OutcomeUnknown = "E0056", "E0056.md", "the database did not answer whether a change was made";
+    /// A process that shares its store with another one does not lead, or leads no longer.
+    NotLeading = "E0057", "E0057.md", "another process of the same validator leads";
+    /// The clock of a machine differs from those of the database and the chain.
+    ClockDiffers = "E0058", "E0058.md", "the clock of the machine is wrong";
 }
 
 impl fmt::Display for ErrorCode {

@@ -76,9 +76,39 @@ pub enum StoreError {
         /// The engine's reason, the same for all writes of the transaction.
         source: Arc<sqlx::Error>,
     },
+    /// The connection was lost after the commit was asked for and before its answer: the write may be durable. The
+    /// store shows whether it is; nothing here repeats it.
+    #[error(
+        "store: the connection was lost while the database was asked to {operation}, so it may be done or not; look before \
+         you repeat it"
+    )]
+    Unknown {
+        /// The operation of this write.
+        operation: &'static str,
+        /// The loss, the same for all writes of the transaction.
+        source: Arc<sqlx::Error>,
+    },
     /// Another process has opened a store that has a single writer.
     #[error("store: another process has taken it over; stop one of the two, or give each a store of its own")]
     Superseded,
+    /// The lease on the store ran out before the database took its renewal: another process may lead by now.
+    #[error(
+        "store: the database has not renewed this process's lease on the store in time, so it leads no longer"
+    )]
+    LeaseLost,
+    /// The clock of this machine differs from the others', so this process does not begin to lead.
+    #[error(
+        "the clock of this machine differs from that of {from} by {offset_ms} ms: more than {bound_ms} ms are refused; set \
+         the clock, for example by `timedatectl set-ntp true`"
+    )]
+    ClockDiffers {
+        /// The other clock: the database's, or that of the newest block.
+        from: &'static str,
+        /// This machine's clock minus the other one, in milliseconds.
+        offset_ms: i64,
+        /// The bound, in milliseconds.
+        bound_ms: i64,
+    },
     /// A row holds a value that this program cannot have written.
     #[error("store: {what} cannot be read back; the row was changed by hand or by another version")]
     Corrupt {
@@ -98,13 +128,37 @@ impl StoreError {
         }
     }
 
+    /// Whether a change may be made although its caller got this error: the connection was lost before the answer. That
+    /// of a statement outside a transaction counts, since it commits by itself.
+    pub fn leaves_open(&self) -> bool {
+        match self {
+            Self::Unknown { .. } => true,
+            Self::Query { source, .. } => lost_connection(source),
+            Self::Url(_)
+            | Self::File { .. }
+            | Self::Missing { .. }
+            | Self::Exposed { .. }
+            | Self::Open { .. }
+            | Self::Migrate(_)
+            | Self::Newer { .. }
+            | Self::Commit { .. }
+            | Self::Superseded
+            | Self::LeaseLost
+            | Self::ClockDiffers { .. }
+            | Self::Corrupt { .. } => false,
+        }
+    }
+
     /// Whether the engine refused a value: it is too long for a field, or holds what a field cannot hold. The store
     /// itself goes on, and the same write fails again.
     pub fn is_refused_value(&self) -> bool {
         match self {
             Self::Query { source, .. } => refuses_value(source),
             Self::Commit { source, .. } => refuses_value(source),
-            Self::Url(_)
+            Self::Unknown { .. }
+            | Self::LeaseLost
+            | Self::ClockDiffers { .. }
+            | Self::Url(_)
             | Self::File { .. }
             | Self::Missing { .. }
             | Self::Exposed { .. }
@@ -115,6 +169,28 @@ impl StoreError {
             | Self::Corrupt { .. } => false,
         }
     }
+}
+
+/// The error of a commit that failed: unknown if its answer did not come, since the engine may have made it.
+pub(crate) fn commit_error(operation: &'static str, source: Arc<sqlx::Error>) -> StoreError {
+    if lost_connection(&source) {
+        StoreError::Unknown { operation, source }
+    } else {
+        StoreError::Commit { operation, source }
+    }
+}
+
+/// Whether the engine's answer did not come. PostgreSQL's class 57 (operator intervention) and codes of class 08 end the
+/// session at any moment, maybe after a commit.
+fn lost_connection(error: &sqlx::Error) -> bool {
+    if matches!(
+        error,
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed
+    ) {
+        return true;
+    }
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| code.len() == 5 && (code.starts_with("57") || code.starts_with("08")))
 }
 
 /// SQLite's `SQLITE_TOOBIG`, and PostgreSQL's classes 22 (data exception) and 54 (program limit exceeded).
@@ -133,6 +209,9 @@ impl Coded for StoreError {
     fn code(&self) -> Option<ErrorCode> {
         Some(match self {
             Self::Missing { .. } => ErrorCode::NoStoreHere,
+            Self::Unknown { .. } => ErrorCode::OutcomeUnknown,
+            Self::Superseded | Self::LeaseLost => ErrorCode::NotLeading,
+            Self::ClockDiffers { .. } => ErrorCode::ClockDiffers,
             Self::Url(_)
             | Self::File { .. }
             | Self::Exposed { .. }
@@ -141,7 +220,6 @@ impl Coded for StoreError {
             | Self::Newer { .. }
             | Self::Query { .. }
             | Self::Commit { .. }
-            | Self::Superseded
             | Self::Corrupt { .. } => ErrorCode::StoreFailed,
         })
     }

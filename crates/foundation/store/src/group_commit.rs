@@ -25,6 +25,7 @@ use sqlx::{AnyConnection, AnyPool, Executor as _, Transaction};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::error::commit_error;
 use crate::{During as _, Script, StoreError, begin, begin_statement};
 use muster_process::Tasks;
 
@@ -285,7 +286,8 @@ impl Writer {
                     transaction.rollback().await.during(operation)?;
                     return Ok(false);
                 }
-                transaction.commit().await.during(operation)?;
+                let committed = transaction.commit().await;
+                committed.map_err(|error| commit_error(operation, Arc::new(error)))?;
                 self.counters.committed(1);
                 return Ok(true);
             }
@@ -338,7 +340,7 @@ impl Write {
     /// Ends when the write is durable. `operation` completes the sentence "cannot …".
     ///
     /// # Errors
-    /// The commit failed. If the engine went away meanwhile, the write may be durable all the same.
+    /// The commit failed; [`StoreError::Unknown`] if its answer did not come, since the write may be durable then.
     pub async fn commit(self, operation: &'static str) -> Result<(), StoreError> {
         match self.0 {
             WriteTarget::Shared(mut batch) => {
@@ -348,7 +350,8 @@ impl Write {
                 committed.await.map_err(|_| closed(operation))?.map(|_| ())
             }
             WriteTarget::Own(transaction, counters) => {
-                transaction.commit().await.during(operation)?;
+                let committed = transaction.commit().await;
+                committed.map_err(|error| commit_error(operation, Arc::new(error)))?;
                 counters.committed(1);
                 Ok(())
             }
@@ -569,18 +572,26 @@ impl OpenTransaction {
                 }
                 self.answer_missed();
             }
-            Err(error) => self.fail(error).await,
+            Err(error) => self.fail_with(error, commit_error).await,
         }
     }
 
-    /// Undoes the transaction and answers all callers with the error.
+    /// Undoes the transaction, which was not asked to commit, and answers all callers with the error.
     async fn fail(&mut self, error: sqlx::Error) {
+        let undone = |operation, source| StoreError::Commit { operation, source };
+        self.fail_with(error, undone).await;
+    }
+
+    async fn fail_with(
+        &mut self,
+        error: sqlx::Error,
+        name: impl Fn(&'static str, Arc<sqlx::Error>) -> StoreError,
+    ) {
         self.undo().await;
         let source = Arc::new(error);
         // The rows that the scripts of `missed` met are gone as well, so they get the error too.
         for (operation, done) in self.waiting.drain(..).chain(self.missed.drain(..)) {
-            let source = Arc::clone(&source);
-            let _ = done.send(Err(StoreError::Commit { operation, source }));
+            let _ = done.send(Err(name(operation, Arc::clone(&source))));
         }
     }
 

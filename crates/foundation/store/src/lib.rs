@@ -65,6 +65,11 @@ const SQLITE_PRAGMAS: &str = "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = 
 const SQLITE_READER_PRAGMAS: &str = "PRAGMA busy_timeout = 5000; PRAGMA query_only = ON;";
 /// Holds for every transaction of the connection, and for every statement outside of one.
 const POSTGRES_READER_SETTING: &str = "SET default_transaction_read_only = on";
+/// The server undoes a transaction whose client has gone without a word, and frees the rows that it held: a successor
+/// waits for them. No transaction of ours waits for anything but its own statements. The numbers are milliseconds and
+/// seconds; a server without `tcp_user_timeout` (before PostgreSQL 12) is not supported.
+const POSTGRES_SETTINGS: &str = "SET idle_in_transaction_session_timeout = 10000; SET tcp_user_timeout = 10000; \
+                                 SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3;";
 
 /// Opens the store at `url`: `sqlite:PATH` (created with its folder if it is missing) or `postgres://…`.
 ///
@@ -93,6 +98,35 @@ pub async fn open(url: &str) -> Result<AnyPool, StoreError> {
         .map_err(failed)?;
     pool_options(connections, is_file)
         .after_connect(|connection, _| Box::pin(prepare(connection)))
+        .connect(&url)
+        .await
+        .map_err(failed)
+}
+
+/// Opens the store at `url` for a process that only reads: it makes no file, and the engine refuses every write.
+///
+/// # Errors
+/// [`StoreError::Missing`] if there is none; else as [`open`].
+pub async fn open_reader(url: &str) -> Result<AnyPool, StoreError> {
+    install_default_drivers();
+    check_existing(url)?;
+    let store = StoreUrl::parse(url)?;
+    let (connections, is_file) = match store {
+        StoreUrl::Sqlite { .. } => (SQLITE_READERS, true),
+        StoreUrl::Postgres { .. } => (POSTGRES_CONNECTIONS, false),
+    };
+    let url = store.connection_url();
+    let failed = |source| StoreError::Open {
+        store: store.to_string(),
+        source,
+    };
+    let probed = tokio::time::timeout(ACQUIRE_TIMEOUT, probe(&url)).await;
+    probed
+        .map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
+        .flatten()
+        .map_err(failed)?;
+    pool_options(connections, is_file)
+        .after_connect(|connection, _| Box::pin(prepare_reader(connection)))
         .connect(&url)
         .await
         .map_err(failed)
@@ -157,9 +191,11 @@ async fn probe(url: &str) -> Result<(), sqlx::Error> {
 }
 
 async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
-    if connection.backend_name() == "SQLite" {
-        connection.execute(sqlx::raw_sql(SQLITE_PRAGMAS)).await?;
-    }
+    let settings = match connection.backend_name() {
+        "SQLite" => SQLITE_PRAGMAS,
+        _ => POSTGRES_SETTINGS,
+    };
+    connection.execute(sqlx::raw_sql(settings)).await?;
     Ok(())
 }
 
@@ -177,14 +213,8 @@ async fn prepare_reader(connection: &mut AnyConnection) -> Result<(), sqlx::Erro
 /// # Errors
 /// A migration fails, or a migration that has run was changed since; the store is of a newer version of this program.
 pub async fn migrate(pool: &AnyPool, migrator: &Migrator) -> Result<(), StoreError> {
-    let known = migrator.iter().map(|migration| migration.version).max();
-    let known = known.unwrap_or_default();
-    // A store that is new has no such table.
-    let newest = "SELECT MAX(version) FROM _sqlx_migrations";
-    let found: Option<i64> = sqlx::query_scalar(newest).fetch_one(pool).await.ok().flatten();
-    if let Some(found) = found.filter(|found| *found > known) {
-        return Err(StoreError::Newer { found, known });
-    }
+    let known = newest_known(migrator);
+    let found = newest_migration(pool, migrator).await?;
     migrator.run(pool).await.map_err(StoreError::Migrate)?;
     if let Some(found) = found.filter(|found| *found < known) {
         tracing::info!(
@@ -194,6 +224,36 @@ pub async fn migrate(pool: &AnyPool, migrator: &Migrator) -> Result<(), StoreErr
         );
     }
     Ok(())
+}
+
+/// The newest migration that the store has had; `None` for a store without tables.
+///
+/// # Errors
+/// The engine does not answer; the store is of a newer version of this program, which knows `migrator`.
+pub async fn newest_migration(pool: &AnyPool, migrator: &Migrator) -> Result<Option<i64>, StoreError> {
+    const OPERATION: &str = "read which migrations the store has had";
+    // A store that is new has no such table; any other failure is the engine's.
+    let newest = "SELECT MAX(version) FROM _sqlx_migrations";
+    let found: Option<i64> = match sqlx::query_scalar(newest).fetch_one(pool).await {
+        Ok(found) => found,
+        Err(sqlx::Error::Database(_)) => None,
+        Err(source) => {
+            return Err(StoreError::Query {
+                operation: OPERATION,
+                source,
+            });
+        }
+    };
+    let known = newest_known(migrator);
+    match found {
+        Some(found) if found > known => Err(StoreError::Newer { found, known }),
+        found => Ok(found),
+    }
+}
+
+fn newest_known(migrator: &Migrator) -> i64 {
+    let known = migrator.iter().map(|migration| migration.version).max();
+    known.unwrap_or_default()
 }
 
 /// Begins a transaction that may write. It is undone if it is dropped without `commit`.
@@ -222,6 +282,14 @@ pub async fn lock_name(connection: &mut AnyConnection, name: &str) -> Result<(),
         .await
         .during("wait for a lock")?;
     Ok(())
+}
+
+/// Whether the store at `url` is in PostgreSQL, which several processes of one role may share.
+///
+/// # Errors
+/// The URL has another form.
+pub fn is_shared(url: &str) -> Result<bool, StoreError> {
+    Ok(matches!(StoreUrl::parse(url)?, StoreUrl::Postgres { .. }))
 }
 
 /// A plain BEGIN in SQLite takes the write lock at its first write, which fails if another process wrote meanwhile.

@@ -8,6 +8,11 @@ use crate::sockets::support::facilitator::{Facilitator, job};
 use crate::sockets::support::miner::{Miner, MinerMemory, Session};
 use muster_protocol::JobStatus;
 use muster_protocol::wire::facilitator::{JobStatusUpdate, Response, ToFacilitator, UserJobRequest};
+use muster_store::StoreError;
+use muster_store::testing::stores;
+use muster_testbed::{Cut, DatabaseRelay};
+use muster_validator::Error;
+use sqlx::migrate::Migrator;
 use tokio::task::yield_now;
 
 /// The validator is killed after this many frames between it and the others; a job has some fifteen.
@@ -48,7 +53,11 @@ impl ObservedJob {
                     tokio::select! {
                         biased;
                         update = facilitator.next_message() => {
-                            self.told(update.expect("the validator is there"), facilitator).await;
+                            // A validator that has ended says no more.
+                            let Some(update) = update else {
+                                return;
+                            };
+                            self.told(update, facilitator).await;
                             if self.end.is_some() || self.frames >= frames {
                                 return;
                             }
@@ -118,27 +127,30 @@ async fn one_job_and_one_death(frames: u32, yields: u32) {
         yield_now().await;
     }
     world.kill();
-    session = None;
+    let what = format!("killed after {frames} frames and {yields} turns");
+    goes_on_after_its_end(&what, &job, &mut world, &mut miner, observed, memory).await;
+}
 
+/// Starts the validator again and lets the job come to its end.
+async fn goes_on_after_its_end(
+    what: &str,
+    job: &UserJobRequest,
+    world: &mut World,
+    miner: &mut Miner,
+    mut observed: ObservedJob,
+    mut memory: MinerMemory,
+) {
+    let mut session = None;
     world.start_mortal();
     world.facilitator.accept().await;
     if observed.end.is_none() {
         // A facilitator that has seen no end submits the job again.
-        world.facilitator.submit(&job).await;
+        world.facilitator.submit(job).await;
         observed
-            .go_on(
-                &mut world.facilitator,
-                &mut miner,
-                &mut session,
-                &mut memory,
-                u32::MAX,
-            )
+            .go_on(&mut world.facilitator, miner, &mut session, &mut memory, u32::MAX)
             .await;
     }
-    let what = format!(
-        "killed after {frames} frames and {yields} turns: {:?}",
-        observed.statuses
-    );
+    let what = format!("{what}: {:?}", observed.statuses);
     let end = observed.end.expect("an end");
     assert_eq!(end.status, JobStatus::Completed, "{what}: {end:?}");
     assert_eq!(memory.runs, 1, "{what}");
@@ -167,4 +179,60 @@ async fn a_validator_that_is_killed_anywhere_resumes_its_job() {
         let yields = frames.wrapping_mul(2_654_435_761) >> 22;
         one_job_and_one_death(frames, yields).await;
     }
+}
+
+/// A validator on PostgreSQL whose connection is lost at a commit. It ends, and its next process reads what was made.
+async fn one_job_and_one_lost_commit(cut: Cut, pass: u32) -> u32 {
+    let stores = stores(&Migrator::with_migrations(Vec::new())).await.unwrap();
+    let postgres = stores.iter().find(|store| store.engine == "postgres").unwrap();
+    let (relay, url) = DatabaseRelay::start(&postgres.url).unwrap();
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = World::in_real_time(&[&miner]).await;
+    world.config.store = url;
+    let (mut observed, mut memory, mut session) = (ObservedJob::default(), MinerMemory::default(), None);
+    let job: UserJobRequest = job("//User", 1);
+
+    world.start_mortal();
+    world.facilitator.accept().await;
+    relay.cut(cut, pass);
+    world.facilitator.submit(&job).await;
+    observed
+        .go_on(
+            &mut world.facilitator,
+            &mut miner,
+            &mut session,
+            &mut memory,
+            u32::MAX,
+        )
+        .await;
+    drop(session);
+    let what = format!("{cut:?}, {pass} commits before it");
+    if relay.cuts() == 0 {
+        // The job has fewer commits.
+        relay.spare();
+        world.kill();
+        return 0;
+    }
+    let ended = world.ended().await;
+    let is_told = matches!(
+        &ended,
+        Err(Error::Store(
+            StoreError::Unknown { .. } | StoreError::Query { .. }
+        ))
+    );
+    assert!(is_told, "{what}: {ended:?}");
+    goes_on_after_its_end(&what, &job, &mut world, &mut miner, observed, memory).await;
+    relay.cuts()
+}
+
+#[tokio::test]
+async fn a_validator_whose_commit_is_not_answered_reads_what_was_made_and_repeats_nothing() {
+    let mut cuts = 0;
+    for pass in 0..8 {
+        cuts += one_job_and_one_lost_commit(Cut::AfterCommit, pass).await;
+    }
+    for pass in [0, 3] {
+        cuts += one_job_and_one_lost_commit(Cut::BeforeCommit, pass).await;
+    }
+    assert!(cuts >= 6, "{cuts} connections were cut");
 }

@@ -167,6 +167,17 @@ impl World {
         let _ = std::fs::remove_file(self.folder.path().join("ready.json"));
     }
 
+    /// Waits until the validator has ended by itself.
+    pub(crate) async fn ended(&mut self) -> Result<(), Error> {
+        let running = self.running.take().expect("a validator runs");
+        let ended = within("the validator's end", running.validator.join()).await;
+        if let Some(runtime) = running.runtime {
+            runtime.shutdown_background();
+        }
+        let _ = std::fs::remove_file(self.folder.path().join("ready.json"));
+        ended.unwrap()
+    }
+
     fn start_in(&mut self, runtime: Option<Runtime>) {
         let entered = runtime.as_ref().map(Runtime::enter);
         let tasks = Tasks::new();

@@ -158,6 +158,46 @@ async fn killed(world: &mut World) {
     world.facilitator.accept().await;
 }
 
+/// A validator whose call with weights is on its way, and which is killed then and started again.
+async fn killed_with_a_call_on_its_way() -> (Miner, World) {
+    let (miner, mut world) = worked(WeightsMethod::Plain).await;
+    world.chain.hold_next();
+    world.chain.seal_to(16);
+    within("a call", async {
+        while !world.chain.holds() {
+            yield_now().await;
+        }
+    })
+    .await;
+    killed(&mut world).await;
+    for block in 17..20 {
+        world.chain.seal_to(block);
+        world.seen(block).await;
+    }
+    (miner, world)
+}
+
+#[tokio::test]
+async fn weights_that_a_process_before_may_have_sent_are_not_sent_again_while_the_chain_may_take_them() {
+    let (_miner, mut world) = killed_with_a_call_on_its_way().await;
+    assert!(world.chain.weights().is_empty());
+    world.chain.take_held();
+    world.chain.seal_to(20);
+    cycle_is(&world, "set").await;
+    assert_eq!(world.chain.weights(), [(19, vec![(1, 65_535)])]);
+    world.kill();
+}
+
+#[tokio::test]
+async fn work_of_a_call_that_never_arrived_is_scored_again_in_the_next_window() {
+    let (_miner, mut world) = killed_with_a_call_on_its_way().await;
+    world.chain.seal_to(27);
+    cycle_is(&world, "set").await;
+    assert_eq!(world.chain.weights(), [(27, vec![(1, 65_535)])]);
+    assert_eq!(world.state().await["cycles"][1]["state"], "missed");
+    world.kill();
+}
+
 #[tokio::test]
 async fn salted_weights_survive_a_kill_between_commit_and_reveal() {
     let (_miner, mut world) = worked(WeightsMethod::Salted).await;

@@ -20,6 +20,7 @@ async fn the_blocks_of_another_chain_are_not_ours() {
             snapshot: None,
             weights: Vec::new(),
             reveal: None,
+            on_its_way: None,
             error: None,
             at_block: 30,
             changed_at: NOW(1),

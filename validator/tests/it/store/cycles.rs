@@ -21,6 +21,7 @@ async fn a_cycle_is_settled_once() {
             snapshot: None,
             weights: vec![(2, 65_535)],
             reveal: None,
+            on_its_way: None,
             error: None,
             at_block: 99,
             changed_at: NOW(5),
@@ -90,6 +91,7 @@ fn cycle(last_block: u64, reveal: Option<PendingReveal>) -> StoredCycle {
         snapshot: None,
         weights: vec![(2, 65_535)],
         reveal,
+        on_its_way: None,
         error: None,
         at_block: last_block + 5,
         changed_at: NOW(5),
@@ -107,11 +109,16 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
         };
         assert!(store.begin_cycle(&cycle(10, None), None).await.unwrap());
         // Stored before the commit is submitted.
-        store.plan_cycle(10, &[(2, 9)], Some(&salted)).await.unwrap();
+        let plan = StoredCycle {
+            weights: vec![(2, 9)],
+            on_its_way: Some(79),
+            ..cycle(10, Some(salted.clone()))
+        };
+        store.plan_cycle(&plan).await.unwrap();
         let planned = store.cycle(BlockNumber(10)).await.unwrap().unwrap();
         assert_eq!(
-            (&planned.reveal, &planned.weights),
-            (&Some(salted.clone()), &vec![(2, 9)])
+            (&planned.reveal, &planned.weights, planned.on_its_way),
+            (&Some(salted.clone()), &vec![(2, 9)], Some(79))
         );
         assert_eq!(
             store.cycles_in(CycleState::Pending).await.unwrap(),
@@ -125,6 +132,7 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
         };
         let mut moved = planned;
         moved.state = CycleState::Committed;
+        moved.on_its_way = None;
         moved.reveal = Some(PendingReveal {
             committed: Some(committed),
             ..salted
@@ -133,7 +141,7 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
             .move_cycle(&moved, CycleState::Pending, BlockNumber(16), NOW(6))
             .await
             .unwrap();
-        store.plan_cycle(10, &[(2, 1)], None).await.unwrap();
+        store.plan_cycle(&cycle(10, None)).await.unwrap();
         let later = Store::open(&test.url).await.unwrap();
         let found = later.cycles_in(CycleState::Committed).await.unwrap();
         assert_eq!(found.len(), 1, "{}", test.engine);
@@ -206,6 +214,7 @@ async fn a_snapshot_is_stored_with_its_cycle_and_found_by_its_digest() {
             snapshot,
             weights: vec![],
             reveal: None,
+            on_its_way: None,
             error: None,
             at_block: last_block,
             changed_at: NOW(1),
@@ -262,6 +271,7 @@ async fn a_snapshot_of_many_pieces_is_read_back_and_a_refused_value_leaves_no_cy
             snapshot: Some(digest),
             weights: vec![],
             reveal: None,
+            on_its_way: None,
             error: None,
             at_block: last_block,
             changed_at: NOW(1),

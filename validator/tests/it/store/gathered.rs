@@ -197,6 +197,7 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
                         snapshot: None,
                         weights: vec![],
                         reveal: None,
+                        on_its_way: None,
                         error: None,
                         at_block: last_block,
                         changed_at: now,

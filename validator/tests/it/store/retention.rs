@@ -151,6 +151,7 @@ fn cycle(first_block: u64, last_block: u64, state: CycleState) -> StoredCycle {
         snapshot: None,
         weights: vec![],
         reveal: None,
+        on_its_way: None,
         error: None,
         at_block: last_block,
         changed_at: NOW(TODAY),

@@ -138,6 +138,7 @@ async fn score(store: &Store, hour: u64, now: Timestamp) {
         snapshot: Some(Digest::of(snapshot.as_bytes())),
         weights: vec![],
         reveal: None,
+        on_its_way: None,
         error: None,
         at_block: (hour + 1) * HOUR_BLOCKS,
         changed_at: now,

@@ -60,6 +60,10 @@ struct Rules {
     committed: usize,
     /// Whether the next call is taken but answered with an error that leaves open whether it was.
     vague: bool,
+    /// Whether the next call is neither taken nor answered.
+    holds_next: bool,
+    /// The plain weights of a call that was held.
+    held: Option<Vec<(u16, u16)>>,
     /// Whether the subnet of earlier blocks is returned.
     remembers: bool,
     /// The hotkey of the subnet's owner.
@@ -108,6 +112,8 @@ impl TestChain {
                 commits: Vec::new(),
                 committed: 0,
                 vague: false,
+                holds_next: false,
+                held: None,
                 remembers: false,
                 owner: None,
                 pages: BTreeMap::new(),
@@ -137,6 +143,43 @@ impl TestChain {
     /// Takes weights by this method from now on.
     pub(crate) fn take(&self, method: WeightsMethod) {
         self.rules().method = method;
+    }
+
+    /// Holds the next call with plain weights: it is on its way for as long as the test wants.
+    pub(crate) fn hold_next(&self) {
+        self.rules().holds_next = true;
+    }
+
+    /// Holds the call, if the test wants it.
+    fn hold(&self, call: &WeightsCall) -> bool {
+        let mut rules = self.rules();
+        let WeightsCall::Set { weights, .. } = call else {
+            return false;
+        };
+        let holds = std::mem::take(&mut rules.holds_next);
+        if holds {
+            let held = weights.iter().map(|(uid, weight)| (uid.0, *weight));
+            rules.held = Some(held.collect());
+        }
+        holds
+    }
+
+    /// Whether a call is held.
+    pub(crate) fn holds(&self) -> bool {
+        self.rules().held.is_some()
+    }
+
+    /// Takes the call that was held, in the present block.
+    pub(crate) fn take_held(&self) {
+        let mut rules = self.rules();
+        let (block, me) = (rules.metagraph.block, self.me);
+        let held = rules.held.take().expect("a call is held");
+        rules.set.push((block.0, held));
+        for neuron in &mut rules.metagraph.neurons {
+            if neuron.hotkey == me {
+                neuron.last_update = block;
+            }
+        }
     }
 
     /// The number of commits that wait for their reveal, and the number of commits so far.
@@ -394,9 +437,16 @@ impl Chain for TestChain {
         async move { self.check("read the rules").map(|()| rules) }.boxed()
     }
 
-    fn submit<'a>(&'a self, call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
+    fn submit<'a>(
+        &'a self,
+        call: &'a WeightsCall,
+        _last: BlockNumber,
+    ) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
         async move {
             self.check("set weights")?;
+            if self.hold(call) {
+                return std::future::pending().await;
+            }
             let mut rules = self.rules();
             let refused = |refusal| {
                 Err(ChainError::Refused {

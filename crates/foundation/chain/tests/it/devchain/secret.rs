@@ -52,7 +52,7 @@ async fn a_salted_commit_is_revealed_in_its_epoch() -> Test {
     };
     let hash = pending.hash(&alice.hotkey(), COMMITTED).unwrap();
     let commit = WeightsCall::Commit { hash };
-    pending.committed = Some(client.submit_weights(&alice, COMMITTED, &commit).await?);
+    pending.committed = Some(client.submit_weights(&alice, COMMITTED, &commit, None).await?);
     assert!(
         shown(&client)
             .await?
@@ -71,15 +71,21 @@ async fn a_salted_commit_is_revealed_in_its_epoch() -> Test {
         salt,
         version_key: 0,
     };
-    let wrong = client.submit_weights(&alice, COMMITTED, &reveal([0; 8])).await;
+    let wrong = client
+        .submit_weights(&alice, COMMITTED, &reveal([0; 8]), None)
+        .await;
     assert!(matches!(wrong, Err(ChainError::Refused { .. })), "{wrong:?}");
 
     assert_eq!(waited(&client, &pending).await?, CommitStatus::Reveal);
-    client.submit_weights(&alice, COMMITTED, &reveal(SALT)).await?;
+    client
+        .submit_weights(&alice, COMMITTED, &reveal(SALT), None)
+        .await?;
     assert_eq!(client.weights_of(COMMITTED, Uid(0)).await?, pending.weights);
     let seen = shown(&client).await?;
     assert_eq!(assess_commit(&pending, Some(hash), &seen), CommitStatus::Revealed);
-    let again = client.submit_weights(&alice, COMMITTED, &reveal(SALT)).await;
+    let again = client
+        .submit_weights(&alice, COMMITTED, &reveal(SALT), None)
+        .await;
     assert!(matches!(again, Err(ChainError::Refused { .. })), "{again:?}");
     Ok(())
 }
@@ -128,7 +134,7 @@ async fn timelocked_weights_are_opened_by_the_chain() -> Test {
         };
         let ciphertext = seal(beacon, round, &payload.encode(), [seed; 32])?;
         let commit = WeightsCall::CommitTimelocked { ciphertext, round };
-        let committed = client.submit_weights(&alice, COMMITTED, &commit).await?;
+        let committed = client.submit_weights(&alice, COMMITTED, &commit, None).await?;
         assert_eq!(client.weights_of(COMMITTED, Uid(0)).await?, []);
         let pending = PendingReveal {
             by: Revealer::Chain { round },

@@ -8,6 +8,13 @@ use super::labels::{A_GATEWAY, CLASS, FAULT, MODEL, OUTCOME, bounded_by, metric,
 pub(super) const METRICS: &[MetricEntry] = &[
     // === the validator ===
     metric(
+        "muster_validator_leads",
+        Gauge,
+        &[Validator],
+        &[],
+        "Whether this process leads: 1, or 0 while it stands by.",
+    ),
+    metric(
         "muster_validator_facilitator_connected",
         Gauge,
         &[Validator],
