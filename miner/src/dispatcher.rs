@@ -205,8 +205,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// A store may be away for a moment; nothing goes out until it is back. Writes that may be durable are not repeated:
-    /// the miner ends, and its next process reads what is there.
+    /// A store may be away for a moment; nothing goes out until it is back. Writes that may be durable are not
+    /// repeated: the miner ends, and its next process reads them or does not find them.
     async fn commit(&self, writes: &[LeaseWrite]) -> Result<Vec<PageLine>, StoreError> {
         let mut failures = 0;
         loop {

@@ -1,7 +1,7 @@
 //! Which of several processes of one validator leads. They share a store in PostgreSQL; one leads, the others stand by.
 //!
-//! [`wait_to_lead`] looks at the lease until it may be taken, and answers meanwhile who leads. [`keep_lease`] renews the
-//! lease while the validator runs, and ends the validator once another process leads or the renewal comes too late.
+//! [`open_store`] looks at the lease until it may be taken, and answers meanwhile who leads. [`keep_lease`] renews it
+//! while the validator runs, and ends the validator once another process leads or the renewal comes too late.
 //! [`decision`] decides both. A store in SQLite is one process's, so there is nothing to wait for.
 
 mod decision;
@@ -54,8 +54,8 @@ pub(crate) fn process_name() -> String {
     format!("{machine}:{}", std::process::id())
 }
 
-/// Opens the store of the process that leads. Waits for the lease if the store is in PostgreSQL, with the status address
-/// answering that this process stands by; `None` if the process is stopped meanwhile.
+/// Opens the store of the process that leads. Waits for the lease if the store is in PostgreSQL, while the status
+/// address answers that this process stands by; `None` if the process is stopped meanwhile.
 ///
 /// # Errors
 /// The store cannot be opened, is of a newer version, or its schema cannot be brought up to date; the ready file cannot
@@ -175,7 +175,11 @@ async fn stand_by(
 
 fn log_trouble(error: &StoreError) {
     let code = error.code().map(|code| code.to_string());
-    tracing::warn!(code, error = %Causes(error), "this process cannot lead now; it stands by and looks again each second");
+    tracing::warn!(
+        code,
+        error = %Causes(error),
+        "this process cannot lead now; it stands by and looks again each second"
+    );
 }
 
 /// Notes the times of the newest blocks, to compare this machine's clock with.

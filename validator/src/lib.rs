@@ -259,6 +259,11 @@ pub async fn run_on(
         operator,
     };
     let served = serve(&state, listeners, &gateway).await;
+    end(&state, served).await
+}
+
+/// Ends a validator that serves no more: its tasks, its lease and its connections to the store.
+async fn end(state: &ValidatorState, served: Result<(), Error>) -> Result<(), Error> {
     state.tasks.shutdown();
     let superseded = !state.tasks.stop_reason().is_empty();
     let grace = if superseded { SUPERSEDED_GRACE } else { STOP_GRACE };

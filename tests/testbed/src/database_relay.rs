@@ -39,7 +39,7 @@ struct Plan {
     statement: String,
 }
 
-/// What a client has asked for on one connection.
+/// The requests of a client on one connection, as far as its commits need them.
 #[derive(Debug, Default)]
 struct Conversation {
     statements: HashMap<Vec<u8>, String>,

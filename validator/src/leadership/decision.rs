@@ -20,7 +20,7 @@ pub(super) struct ClockOffset {
     at_most: i64,
 }
 
-/// The newest block that was seen, and what its time says about this machine's clock.
+/// The newest block that was seen, and the offset of this machine's clock from its time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BlockClock {
     /// The newest block, and this machine's time when the chain was last asked and had no newer one.
@@ -37,18 +37,18 @@ pub(super) struct ClockFault {
     offset: i64,
 }
 
-/// What a process that stands by does after a look at the lease.
+/// The next step of a process that stands by, after a look at the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StandbyStep {
-    /// Another process leads.
+    /// Look again later: another process leads.
     Wait,
-    /// Nobody leads, and this machine's clock is wrong.
+    /// Look again later: no process leads, and this machine's clock is wrong.
     Refuse(ClockFault),
-    /// Nobody leads.
+    /// Take the lease: no process leads.
     Lead,
 }
 
-/// What the leader does about its lease.
+/// The next step of the leader about its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaderStep {
     /// Looks whether another process leads.
@@ -109,7 +109,7 @@ impl ClockOffset {
 // === impl BlockClock ===
 
 impl BlockClock {
-    /// What the last new block says about this machine's clock.
+    /// The offset by the last new block; `None` before one was seen.
     pub(super) fn offset(&self) -> Option<ClockOffset> {
         self.offset
     }

@@ -77,7 +77,7 @@ impl StandbyPage {
         self.view.lock().leader = view.holder().map(str::to_owned);
     }
 
-    /// Stops serving.
+    /// Ends the page; requests under way have a second.
     pub(super) async fn stop(self) {
         self.tasks.shutdown();
         if let Err(error) = self.tasks.wait(GRACE).await {

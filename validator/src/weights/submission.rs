@@ -279,8 +279,8 @@ impl WeightSetter {
         }
     }
 
-    /// Submits a call that is stored as being on its way, unless the chain took one of this validator's since `last_set`
-    /// was read: another process may have led meanwhile.
+    /// Submits a call that is stored as being on its way, unless the chain took one of this validator's since
+    /// `last_set` was read: another process may have led meanwhile.
     async fn submit_planned(
         &self,
         call: &WeightsCall,

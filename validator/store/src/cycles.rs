@@ -131,8 +131,9 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Stores what is about to be submitted for a pending cycle: its weights, the secret that reveals them, and the last
-    /// block that may hold the call. A process that another one has superseded gets an error, so it submits nothing.
+    /// Stores the call that is about to be submitted for a pending cycle: its weights, the secret that reveals them,
+    /// and the last block that may hold it. A process that another one has superseded gets an error, so it submits
+    /// nothing.
     ///
     /// # Errors
     /// The database fails.

@@ -1,8 +1,8 @@
 //! The lease by which one of several processes on one store in PostgreSQL leads.
 //!
-//! A process begins as a [`Standby`]: its connections only read, and it migrates nothing. It looks at the lease until that
-//! has run out, was released, or was never taken, and then [`Standby::lead`] takes it: the epoch of the store rises, so
-//! no write of the process before is made any more, and the lease is ours for [`LEASE`] by the database's clock. The
+//! A process begins as a [`Standby`]: its connections only read, and it migrates nothing. It looks at the lease until
+//! that has run out, was released, or was never taken. Then [`Standby::lead`] takes it: the epoch of the store rises,
+//! so no write of the process before is made any more, and the lease is ours for [`LEASE`] by the database's clock. The
 //! leader renews it by a write of its own epoch ([`Store::renew_lease`]).
 //!
 //! Times of leases are the database's alone, so no two clocks are compared: how long a lease lasts is worked out where
@@ -20,7 +20,7 @@ use super::{MIGRATIONS, Result, Store, query_error};
 /// How long a lease lasts from its last renewal.
 pub const LEASE: Duration = Duration::from_secs(6);
 
-/// The database's time in microseconds, in SQL of PostgreSQL. Not `now()`, which is the time at which a transaction began.
+/// The database's time in microseconds, in SQL of PostgreSQL; `now()` would be the time at which a transaction began.
 macro_rules! database_now {
     () => {
         "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"
@@ -45,13 +45,13 @@ pub struct Standby {
 /// The lease as a standby read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
-    /// Who may lead.
+    /// The holder, if there is one.
     pub state: LeaseState,
     /// The database's time of the reading.
     pub now: Timestamp,
 }
 
-/// Who may lead, by the store.
+/// The process that may lead, by the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseState {
     /// The store has no lease yet: it is empty, or of a release without leases. A process that leads it renews none.

@@ -85,7 +85,8 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
     /// The subnet's rules for weights.
     fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>>;
 
-    /// Submits a call about this validator's weights; returns once the call is final. No block after `last` may hold it.
+    /// Submits a call about this validator's weights; returns once the call is final. No block after `last` may hold
+    /// it.
     fn submit<'a>(
         &'a self,
         call: &'a WeightsCall,

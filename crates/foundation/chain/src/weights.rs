@@ -107,8 +107,9 @@ impl ChainClient {
             .await
     }
 
-    /// Submits a call about weights. Returns its block and epoch once it is final. No block after `last` may hold it:
-    /// `last` lies at least 32 blocks, the life of a signature, after the last finalised block; else the call is refused.
+    /// Submits a call about weights. Returns its block and epoch once it is final. No block after `last` may hold it.
+    /// The call is refused unless `last` lies at least 32 blocks, the life of a signature, after the last finalised
+    /// block.
     ///
     /// # Errors
     /// [`ChainError::NotRegistered`], a refusal with its name (no permit, too fast, version key, …), the endpoint, or

@@ -128,8 +128,8 @@ impl StoreError {
         }
     }
 
-    /// Whether a change may be made although its caller got this error: the connection was lost before the answer. That
-    /// of a statement outside a transaction counts, since it commits by itself.
+    /// Whether a change may be made although its caller got this error: the connection was lost before the answer. A
+    /// statement outside a transaction counts, since it commits by itself.
     pub fn leaves_open(&self) -> bool {
         match self {
             Self::Unknown { .. } => true,
@@ -180,8 +180,8 @@ pub(crate) fn commit_error(operation: &'static str, source: Arc<sqlx::Error>) ->
     }
 }
 
-/// Whether the engine's answer did not come. PostgreSQL's class 57 (operator intervention) and codes of class 08 end the
-/// session at any moment, maybe after a commit.
+/// Whether the engine's answer did not come. PostgreSQL's class 57 (operator intervention) and class 08 end the session
+/// at any moment, maybe after a commit.
 fn lost_connection(error: &sqlx::Error) -> bool {
     if matches!(
         error,
