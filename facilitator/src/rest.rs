@@ -72,6 +72,7 @@ pub(crate) fn router(
         ))
         .merge(pages)
         .layer(CatchPanicLayer::custom(answer_after_panic))
+        .layer(middleware::from_fn(rejection::note_method))
         .layer(middleware::from_fn(count_request))
 }
 

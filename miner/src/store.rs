@@ -487,6 +487,8 @@ mod tests {
         let folder = muster_store::testing::migrations_in("migrations");
         let list = muster_store::testing::list_migrations;
         assert_eq!(list(&MIGRATIONS), list(&folder));
+        let contractions = muster_store::testing::contractions(&MIGRATIONS, 4);
+        assert_eq!(contractions, Vec::<String>::new());
     }
 
     fn attempt(n: u128) -> AttemptId {

@@ -8,6 +8,7 @@ use muster_executor::Invocation;
 use muster_process::telemetry;
 use muster_process::telemetry::catalogue::MetricRole;
 use muster_process::{Coded, SharedClock, Tasks, shutdown};
+use muster_protocol::ErrorCode;
 use muster_terminal::print;
 use tokio::io::AsyncReadExt as _;
 use url::Url;
@@ -200,7 +201,10 @@ async fn finish<E: Coded + Send + Sync + 'static>(
     tasks: &Tasks,
 ) -> Result<ExitCode> {
     tasks.shutdown();
-    if let Err(late) = tasks.wait(GRACE).await {
+    let code = ended.as_ref().err().and_then(Coded::code);
+    // Another process leads: nothing that is left here may go on.
+    let grace = if code == Some(ErrorCode::NotLeading) { Duration::ZERO } else { GRACE };
+    if let Err(late) = tasks.wait(grace).await {
         tracing::warn!("{late}");
     }
     ended.map_err(|error| Failure::coded(error.code(), error))?;

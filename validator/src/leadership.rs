@@ -1,12 +1,13 @@
 //! Which of several processes of one validator leads. They share a store in PostgreSQL; one leads, the others stand by.
 //!
-//! [`open_store`] looks at the lease until it may be taken, and answers meanwhile who leads. [`keep_lease`] renews it
-//! while the validator runs, and ends the validator once another process leads or the renewal comes too late.
+//! [`open_store`] looks at the lease until it may be taken, and answers meanwhile who leads. [`LeaseKeeper`]
+//! renews it while the validator runs, and ends the validator once another process leads or the renewal is too late.
 //! [`decision`] decides both. A store in SQLite is one process's, so there is nothing to wait for.
 
 mod decision;
 mod standby_page;
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,10 +31,14 @@ pub(crate) use standby_page::{LEADER_PATH, LeaderView};
 
 /// Time between two looks of a standby at the lease and at the newest block.
 const STANDBY_LOOK: Duration = Duration::from_secs(1);
-/// Time between two looks of the leader at the store's epoch: a superseded process ends within twice this time.
-const LEADER_LOOK: Duration = Duration::from_millis(400);
+/// Time between two looks of the leader at the store's epoch, and the longest time for the answer to one.
+const LEADER_LOOK: Duration = Duration::from_millis(250);
 /// Longest wait for an answer of the database or of the chain to a process that stands by.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for the chain's newest block at the start, before a lease that nobody holds is taken.
+const FIRST_BLOCK: Duration = Duration::from_secs(2);
+/// Longest wait for the database when the lease is given back.
+const GIVE_BACK: Duration = Duration::from_secs(1);
 
 /// The parts of a validator's process that it has before it leads.
 pub(crate) struct StandbyParts<'a> {
@@ -42,6 +47,14 @@ pub(crate) struct StandbyParts<'a> {
     pub(crate) clock: &'a SharedClock,
     pub(crate) tasks: &'a Tasks,
     pub(crate) address: SocketAddr,
+}
+
+/// The store of the process that leads, and the socket of its status address.
+pub(crate) struct LedStore {
+    pub(crate) store: Store,
+    pub(crate) listener: TcpListener,
+    /// The time before the lease was asked for, from which it counts.
+    pub(crate) since: Instant,
 }
 
 /// The name by which the other processes and their operators know this one: the machine's name and the process's id.
@@ -63,20 +76,32 @@ pub(crate) fn process_name() -> String {
 pub(crate) async fn open_store(
     parts: StandbyParts<'_>,
     listener: TcpListener,
-) -> Result<Option<(Store, TcpListener)>, Error> {
+) -> Result<Option<LedStore>, Error> {
     if !muster_store::is_shared(&parts.config.store)? {
         tracing::info!(
             "the store is a SQLite file, so this validator has no standby; a store in PostgreSQL may have one"
         );
-        return Ok(Some((Store::open(&parts.config.store).await?, listener)));
+        let since = Instant::now();
+        let store = Store::open(&parts.config.store).await?;
+        return Ok(Some(LedStore {
+            store,
+            listener,
+            since,
+        }));
     }
     let standby = Standby::open(&parts.config.store, process_name()).await?;
     let block_clock = Arc::new(Mutex::new(BlockClock::default()));
+    note_block(&**parts.chain, parts.clock, &block_clock, FIRST_BLOCK).await;
     // A store that no process leads is led at once.
     let view = match look_and_lead(&standby, parts.clock, &block_clock).await {
-        Ok(Looked::Leads(store)) => {
+        Ok(Looked::Leads(store, since)) => {
             standby.close().await;
-            return Ok(Some((*store, listener)));
+            let store = *store;
+            return Ok(Some(LedStore {
+                store,
+                listener,
+                since,
+            }));
         }
         Ok(Looked::Waits(view)) => view,
         Err(error @ StoreError::ClockDiffers { .. }) => {
@@ -101,12 +126,17 @@ pub(crate) async fn open_store(
     page.stop().await;
     standby.close().await;
     let listener = TcpListener::from_std(kept).map_err(Error::Serve)?;
-    Ok(store?.map(|store| (store, listener)))
+    Ok(store?.map(|(store, since)| LedStore {
+        store,
+        listener,
+        since,
+    }))
 }
 
 /// The outcome of a look at the lease.
 enum Looked {
-    Leads(Box<Store>),
+    /// The lease is ours; it counts from this time.
+    Leads(Box<Store>, Instant),
     Waits(LeaseView),
 }
 
@@ -117,19 +147,24 @@ async fn look_and_lead(
     block_clock: &Mutex<BlockClock>,
 ) -> Result<Looked, StoreError> {
     let before = clock.now();
-    let view = standby.look().await?;
+    let view = timeout(PATIENCE, standby.look())
+        .await
+        .map_err(|_| StoreError::no_answer("read who leads"))??;
     let database = ClockOffset::between(before, clock.now(), view.now);
     let block = block_clock.lock().offset();
     match standby_step(&view.state, database, block) {
         StandbyStep::Wait => Ok(Looked::Waits(view)),
         StandbyStep::Refuse(fault) => Err(fault.into()),
-        StandbyStep::Lead => match standby.lead().await? {
-            Some(store) => {
-                tracing::info!(process = standby.holder(), "leading");
-                Ok(Looked::Leads(Box::new(store)))
+        StandbyStep::Lead => {
+            let since = Instant::now();
+            match standby.lead().await? {
+                Some(store) => {
+                    tracing::info!(process = standby.holder(), "leading");
+                    Ok(Looked::Leads(Box::new(store), since))
+                }
+                None => Ok(Looked::Waits(standby.look().await?)),
             }
-            None => Ok(Looked::Waits(standby.look().await?)),
-        },
+        }
     }
 }
 
@@ -139,7 +174,7 @@ async fn stand_by(
     standby: &Standby,
     block_clock: &Arc<Mutex<BlockClock>>,
     page: &StandbyPage,
-) -> Result<Option<Store>, StoreError> {
+) -> Result<Option<(Store, Instant)>, StoreError> {
     let (chain, clock, noted) = (
         Arc::clone(parts.chain),
         Arc::clone(parts.clock),
@@ -155,7 +190,7 @@ async fn stand_by(
         let looked = stop.run_until_cancelled(look_and_lead(standby, parts.clock, block_clock));
         match looked.await {
             None => break,
-            Some(Ok(Looked::Leads(store))) => return Ok(Some(*store)),
+            Some(Ok(Looked::Leads(store, since))) => return Ok(Some((*store, since))),
             Some(Ok(Looked::Waits(view))) => {
                 trouble = None;
                 page.show(&view);
@@ -185,39 +220,75 @@ fn log_trouble(error: &StoreError) {
 /// Notes the times of the newest blocks, to compare this machine's clock with.
 async fn follow_block_clock(chain: Arc<dyn Chain>, clock: SharedClock, noted: Arc<Mutex<BlockClock>>) {
     loop {
-        let asked = clock.now();
-        if let Ok(Ok(Some((block, time)))) = timeout(PATIENCE, chain.newest_block_time()).await {
-            noted.lock().note(asked, clock.now(), block, time);
-        }
+        note_block(&*chain, &clock, &noted, PATIENCE).await;
         sleep(STANDBY_LOOK).await;
     }
 }
 
-/// Renews the lease until the validator stops. Ends the validator once another process leads, or once the lease has run
-/// out by this process's own reckoning. On SQLite there is no lease.
-pub(crate) async fn keep_lease(state: Arc<ValidatorState>) -> Result<(), StoreError> {
-    metrics::gauge!("muster_validator_leads").set(1);
-    if !muster_store::is_shared(&state.config.store)? {
-        return Ok(());
+/// Notes the time of the newest block, if the chain answers in time.
+async fn note_block(chain: &dyn Chain, clock: &SharedClock, noted: &Mutex<BlockClock>, within: Duration) {
+    let asked = clock.now();
+    if let Ok(Ok(Some((block, time)))) = timeout(within, chain.newest_block_time()).await {
+        noted.lock().note(asked, clock.now(), block, time);
     }
-    // The lease may have been taken any time before now, so the first renewal is due at once.
-    let mut renewed = renew(&state.store, Instant::now()).await?;
+}
+
+/// Renews the lease from the moment at which it was taken until the validator's tasks have ended: while it loads, works
+/// and stops. On SQLite there is no lease.
+pub(crate) struct LeaseKeeper(Tasks);
+
+impl LeaseKeeper {
+    /// Begins to renew the lease that counts from `since`. Ends the validator once another process leads, once a
+    /// renewal fails, or once the lease has run out by this process's own reckoning.
+    pub(crate) fn start(state: &Arc<ValidatorState>, since: Instant) -> Self {
+        metrics::gauge!("muster_validator_leads").set(1);
+        let tasks = Tasks::new();
+        if muster_store::is_shared(&state.config.store).unwrap_or_default() {
+            let (state, stop) = (Arc::clone(state), tasks.token());
+            drop(tasks.spawn("lease on the store", async move {
+                let kept = stop.run_until_cancelled(keep_lease(&state.store, since)).await;
+                if let Some(Err(error)) = kept {
+                    state.lead_no_longer(error);
+                }
+            }));
+        }
+        Self(tasks)
+    }
+
+    /// Renews the lease no more.
+    pub(crate) fn stop(self) {
+        self.0.shutdown();
+    }
+}
+
+/// Gives the lease back, so that a standby leads at once, unless tasks of this process still run: then it runs out by
+/// itself. Closes the store.
+pub(crate) async fn give_back(store: &Store, is_quiet: bool) {
+    // On SQLite the row has no lease, and this changes nothing.
+    if is_quiet && let Ok(Err(error)) = timeout(GIVE_BACK, store.release_lease()).await {
+        tracing::debug!(%error, "the lease on the store was not given back");
+    }
+    // Every write is durable already.
+    let _ = timeout(GIVE_BACK, store.close()).await;
+}
+
+async fn keep_lease(store: &Store, since: Instant) -> Result<Infallible, StoreError> {
+    let mut renewed = since;
     let mut ticks = interval(LEADER_LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let stop = state.tasks.token();
-    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+    loop {
+        ticks.tick().await;
         match leader_step(renewed.elapsed()) {
             LeaderStep::End => return Err(StoreError::LeaseLost),
-            LeaderStep::Renew => renewed = renew(&state.store, renewed).await?,
+            LeaderStep::Renew => renewed = renew(store, renewed).await?,
             LeaderStep::Look => {
                 // A look that fails or is late changes nothing: the renewal decides.
-                if let Ok(Ok(false)) = timeout(LEADER_LOOK, state.store.leads()).await {
+                if let Ok(Ok(false)) = timeout(LEADER_LOOK, store.leads()).await {
                     return Err(StoreError::Superseded);
                 }
             }
         }
     }
-    Ok(())
 }
 
 /// Renews the lease that was renewed last at `renewed`; returns the time from which the new one counts: that before the

@@ -83,13 +83,14 @@ use muster_scoring::AllowanceBook;
 use muster_store::StoreError;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use chain::{Chain, Subnet, SubnetView};
 use driver::JobDrivers;
 use facilitator::FacilitatorNews;
 use intake::own_jobs::open_own_jobs;
 use intake::whitelist::{publish_whitelist, whitelist_frame};
-use leadership::{StandbyParts, keep_lease};
+use leadership::{LeaseKeeper, StandbyParts};
 pub use muster_subnet_view as chain;
 pub use muster_subnet_view::LinkState;
 pub use muster_validator_store as store;
@@ -113,7 +114,7 @@ pub use crate::config::{
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// The same once another process of this validator leads.
-const SUPERSEDED_GRACE: Duration = Duration::from_millis(300);
+const SUPERSEDED_GRACE: Duration = Duration::from_millis(200);
 
 /// Why a validator cannot start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -199,9 +200,9 @@ pub async fn run_on(
 ) -> Result<(), Error> {
     let listener = listen::bind(config.bind)?;
     let address = listener.local_addr().map_err(Error::Serve)?;
-    let (pages, operator) = (config.pages.bind, config.operator.bind);
     // An address that cannot be used is found now, and not when this process begins to lead.
-    for bind in [pages, operator].into_iter().flatten() {
+    let later = [config.pages.bind, config.operator.bind, config.gateway.bind];
+    for bind in later.into_iter().flatten() {
         drop(listen::bind(bind)?);
     }
     let waiting = StandbyParts {
@@ -211,12 +212,34 @@ pub async fn run_on(
         tasks: &tasks,
         address,
     };
-    let Some((store, listener)) = leadership::open_store(waiting, listener).await? else {
+    let Some(led) = leadership::open_store(waiting, listener).await? else {
         return Ok(());
     };
-    let store = Arc::new(store);
-    let pages = pages.map(listen::bind).transpose()?;
-    let operator = operator.map(listen::bind).transpose()?;
+    let store = Arc::new(led.store);
+    let gateway = Arc::new(OnceLock::new());
+    let own_tasks = tasks_stopping_with(&tasks, Arc::clone(&gateway));
+    let state = new_state(config, keypair, chain, own_tasks, clock, Arc::clone(&store));
+    let (ended, is_quiet) = match state {
+        Ok(state) => {
+            let keeper = LeaseKeeper::start(&state, led.since);
+            let ended = lead(&state, (led.listener, address), &gateway).await;
+            keeper.stop();
+            ended
+        }
+        Err(error) => (Err(error), true),
+    };
+    leadership::give_back(&store, is_quiet).await;
+    ended
+}
+
+fn new_state(
+    config: Config,
+    keypair: Keypair,
+    chain: Arc<dyn Chain>,
+    tasks: Tasks,
+    clock: SharedClock,
+    store: Arc<Store>,
+) -> Result<Arc<ValidatorState>, Error> {
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let rules = Arc::new(AddressRules::parse(&config.dial.allow).map_err(Error::DialRules)?);
     let subnet = Arc::new(SubnetView::new(
@@ -233,14 +256,12 @@ pub async fn run_on(
     let (own_store, own_clock) = (Arc::clone(&store), Arc::clone(&clock));
     let collateral = CollateralView::new(&config.collateral, subject, own_store, own_clock);
     let collateral = collateral.map_err(Error::Collateral)?;
-    let gateway = Arc::new(OnceLock::new());
-    let own_tasks = tasks_stopping_with(&tasks, Arc::clone(&gateway));
     let allowance = Mutex::new(AllowanceBook::new(ValidatorKey(keypair.hotkey())));
-    let state = Arc::new(ValidatorState {
+    Ok(Arc::new(ValidatorState {
         config,
         keypair,
         clock,
-        tasks: own_tasks,
+        tasks,
         store,
         subnet,
         collateral,
@@ -251,35 +272,49 @@ pub async fn run_on(
         broken_images: Mutex::default(),
         stakes: Arc::default(),
         fatal: Mutex::default(),
-    });
-    let listeners = Listeners {
-        status: listener,
-        address,
-        pages,
-        operator,
-    };
-    let served = serve(&state, listeners, &gateway).await;
-    end(&state, served).await
+        superseded: CancellationToken::new(),
+    }))
 }
 
-/// Ends a validator that serves no more: its tasks, its lease and its connections to the store.
-async fn end(state: &ValidatorState, served: Result<(), Error>) -> Result<(), Error> {
+/// Serves until the validator stops, and waits for its tasks. Once another process leads, nothing is waited for. Returns
+/// the reason of the end, and whether every task has ended.
+async fn lead(
+    state: &Arc<ValidatorState>,
+    (status, address): (TcpListener, SocketAddr),
+    gateway: &OnceLock<Gateway>,
+) -> (Result<(), Error>, bool) {
+    let serving = async {
+        let bind = |address: Option<SocketAddr>| address.map(listen::bind).transpose();
+        let listeners = Listeners {
+            status,
+            address,
+            pages: bind(state.config.pages.bind)?,
+            operator: bind(state.config.operator.bind)?,
+        };
+        serve(state, listeners, gateway).await
+    };
+    let served = tokio::select! {
+        served = serving => served,
+        () = state.superseded.cancelled() => Ok(()),
+    };
     state.tasks.shutdown();
-    let superseded = !state.tasks.stop_reason().is_empty();
-    let grace = if superseded { SUPERSEDED_GRACE } else { STOP_GRACE };
-    if let Err(error) = state.tasks.wait(grace).await {
-        tracing::warn!(%error, "stopping without waiting longer; open jobs are resumed at the next start");
-    }
-    if !superseded && muster_store::is_shared(&state.config.store)? {
-        // The lease runs out by itself if the database does not answer.
-        if let Err(error) = state.store.release_lease().await {
-            tracing::debug!(%error, "the lease on the store was not released");
-        }
-    }
-    let _ = tokio::time::timeout(grace, state.store.close()).await;
+    let superseded = async {
+        state.superseded.cancelled().await;
+        tokio::time::sleep(SUPERSEDED_GRACE).await;
+    };
+    let is_quiet = tokio::select! {
+        ended = state.tasks.wait(STOP_GRACE) => match ended {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "stopping without waiting longer; open jobs are resumed at the next start");
+                false
+            }
+        },
+        () = superseded => false,
+    };
     match state.take_fatal_error() {
-        Some(error) => Err(error),
-        None => served,
+        Some(error) => (Err(error), is_quiet),
+        None => (served, is_quiet),
     }
 }
 
@@ -409,7 +444,6 @@ async fn serve(
     let link = facilitator::start(state, news);
     let publishing = publish_whitelist(Arc::clone(state), Arc::clone(&drivers));
     state.spawn("whitelist", publishing);
-    state.spawn("lease", keep_lease(Arc::clone(state)));
     state.spawn("collateral", follow_collateral(Arc::clone(state)));
     state.spawn("janitor", janitor::run(Arc::clone(state)));
     let weights = WeightSetter {

@@ -22,6 +22,7 @@ use muster_scoring::{AllowanceBook, GradedExecutors};
 use muster_session_pool::Service;
 use muster_store::StoreError;
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::chain::SubnetView;
@@ -54,6 +55,8 @@ pub(crate) struct ValidatorState {
     pub(crate) broken_images: Mutex<BrokenImageJobs>,
     /// The first error after which the validator cannot go on.
     pub(crate) fatal: Mutex<Option<Error>>,
+    /// Cancelled once this process leads no longer: then nothing is waited for.
+    pub(crate) superseded: CancellationToken,
 }
 
 impl ValidatorState {
@@ -129,20 +132,26 @@ impl ValidatorState {
     /// not be sent.
     pub(crate) fn fail(&self, error: impl Into<Error>) {
         let error = error.into();
-        let is_led_by_another = matches!(
+        if matches!(
             error,
             Error::Store(StoreError::Superseded | StoreError::LeaseLost)
-        );
-        let reason = if is_led_by_another {
-            "another process of this validator leads"
-        } else {
-            ""
-        };
-        let mut fatal = self.fatal.lock();
-        if fatal.is_none() {
-            *fatal = Some(error);
-            self.tasks.shutdown_because(reason);
+        ) {
+            return self.lead_no_longer(error);
         }
+        self.note_fatal(error);
+        self.tasks.shutdown();
+    }
+
+    /// Stops the validator because another process leads, or may lead by now. Peers are told the reason.
+    pub(crate) fn lead_no_longer(&self, error: impl Into<Error>) {
+        self.note_fatal(error.into());
+        self.tasks
+            .shutdown_because("this process leads the validator no longer");
+        self.superseded.cancel();
+    }
+
+    fn note_fatal(&self, error: Error) {
+        self.fatal.lock().get_or_insert(error);
     }
 
     /// Takes the error that stopped the validator, if one did.

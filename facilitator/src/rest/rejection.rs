@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
+use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use muster_facilitator_core::login_tokens::IssueError;
 use muster_facilitator_core::request_bodies::BodyRejection;
@@ -30,6 +32,17 @@ pub(crate) struct ApiRejection {
     body: Value,
     /// Seconds after which the client may try again.
     retry_after: Option<u64>,
+}
+
+tokio::task_local! {
+    /// Whether the request that is answered asks for no change.
+    static ONLY_READS: bool;
+}
+
+/// Notes for the rejections of a request whether it asks for a change.
+pub(crate) async fn note_method(request: Request, next: Next) -> Response {
+    let only_reads = request.method().is_safe();
+    ONLY_READS.scope(only_reads, next.run(request)).await
 }
 
 /// Seconds after which the client may try again when a store or the machine was overloaded.
@@ -135,7 +148,8 @@ impl From<StoreError> for ApiRejection {
     /// The cause goes to the operator's log. The user learns only that the fault is not theirs.
     fn from(error: StoreError) -> Self {
         tracing::error!(error = %Causes(&error), "a request failed in the store");
-        if !error.leaves_open() {
+        let only_reads = ONLY_READS.try_with(|only_reads| *only_reads).unwrap_or_default();
+        if only_reads || !error.leaves_open() {
             return Self::detail(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The facilitator's store does not answer; try again.",

@@ -309,5 +309,7 @@ mod tests {
         let folder = muster_store::testing::migrations_in("migrations");
         let list = muster_store::testing::list_migrations;
         assert_eq!(list(&MIGRATIONS), list(&folder));
+        let contractions = muster_store::testing::contractions(&MIGRATIONS, 32);
+        assert_eq!(contractions, Vec::<String>::new());
     }
 }

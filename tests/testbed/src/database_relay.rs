@@ -7,6 +7,10 @@ use std::io::{self, BufReader, Read, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Time between two looks whether answers may pass again.
+const HELD_LOOK: Duration = Duration::from_millis(20);
 
 /// Where the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub struct DatabaseRelay {
 struct Shared {
     plan: Mutex<Option<Plan>>,
     cuts: AtomicU32,
+    /// Whether no answer of the server is passed on.
+    holds: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
@@ -109,9 +115,15 @@ impl DatabaseRelay {
         self.shared.cuts.load(Ordering::SeqCst)
     }
 
+    /// Holds every answer of the server from now on: it answers late, and for as long as the test wants.
+    pub fn hold_answers(&self) {
+        self.shared.holds.store(true, Ordering::SeqCst);
+    }
+
     /// Passes everything on from now on.
     pub fn spare(&self) {
         *self.shared.plan() = None;
+        self.shared.holds.store(false, Ordering::SeqCst);
     }
 }
 
@@ -145,7 +157,7 @@ impl Shared {
 }
 
 /// One connection, from its first message to its end.
-fn pass(shared: &Shared, client: TcpStream, server: SocketAddr) -> io::Result<()> {
+fn pass(shared: &Arc<Shared>, client: TcpStream, server: SocketAddr) -> io::Result<()> {
     let mut to_server = TcpStream::connect(server)?;
     let mut to_client = client.try_clone()?;
     // Messages are passed on one by one; none waits for the acknowledgement of the one before.
@@ -155,8 +167,12 @@ fn pass(shared: &Shared, client: TcpStream, server: SocketAddr) -> io::Result<()
     greet(&mut from_client, &mut to_client, &mut to_server)?;
     let cutting = Arc::new(AtomicBool::new(false));
     let answers = {
-        let (cutting, from_server) = (Arc::clone(&cutting), to_server.try_clone()?);
-        std::thread::spawn(move || answer(&cutting, from_server, to_client))
+        let (cutting, shared, from_server) = (
+            Arc::clone(&cutting),
+            Arc::clone(shared),
+            to_server.try_clone()?,
+        );
+        std::thread::spawn(move || answer(&shared, &cutting, from_server, to_client))
     };
     let mut conversation = Conversation::default();
     while let Ok(message) = Message::read(&mut from_client) {
@@ -199,9 +215,12 @@ fn greet(from: &mut impl Read, back: &mut TcpStream, to: &mut TcpStream) -> io::
 }
 
 /// Passes the server's messages on. While `cutting`, none is: the connection ends once the server is ready again.
-fn answer(cutting: &AtomicBool, server: TcpStream, mut client: TcpStream) {
+fn answer(shared: &Shared, cutting: &AtomicBool, server: TcpStream, mut client: TcpStream) {
     let mut from = BufReader::new(server);
     while let Ok(message) = Message::read(&mut from) {
+        while shared.holds.load(Ordering::SeqCst) {
+            std::thread::sleep(HELD_LOOK); // polls until the test lets answers pass
+        }
         if cutting.load(Ordering::SeqCst) {
             if message.kind == b'Z' {
                 break;

@@ -140,13 +140,17 @@ impl FacilitatorLink {
             Ok(never) => match never {},
             Err(end) => end,
         };
-        writer.close(CloseCode::Normal, self.tasks.stop_reason()).await;
-        match end {
-            LinkEnd::Stopped => AfterConnection::Stop,
+        // A failure of the store may be the reason for which the connection is closed.
+        let end = match end {
             LinkEnd::Store(error) => {
                 (self.on_store_failure)(error);
-                AfterConnection::Stop
+                LinkEnd::Stopped
             }
+            end => end,
+        };
+        writer.close(CloseCode::Normal, self.tasks.stop_reason()).await;
+        match end {
+            LinkEnd::Stopped | LinkEnd::Store(_) => AfterConnection::Stop,
             LinkEnd::Closed | LinkEnd::Silent(_) | LinkEnd::Refused(_) | LinkEnd::Socket(_) => {
                 self.note_lost(&Causes(&end));
                 if useful.into_inner() {

@@ -10,6 +10,8 @@ use crate::store::{LEASE, LeaseState};
 
 /// The greatest difference of this machine's clock from others with which a process begins to lead.
 const MAX_CLOCK_OFFSET: Duration = Duration::from_secs(5);
+/// Time after which the last new block says nothing any more: the chain stands still.
+const STALE_BLOCK: Duration = Duration::from_secs(30);
 /// Time after which the leader renews its lease.
 const RENEW_AFTER: Duration = Duration::from_secs(2);
 
@@ -25,7 +27,8 @@ pub(super) struct ClockOffset {
 pub(super) struct BlockClock {
     /// The newest block, and this machine's time when the chain was last asked and had no newer one.
     newest: Option<(BlockNumber, Timestamp)>,
-    offset: Option<ClockOffset>,
+    /// The offset by the last new block, and the time at which that was seen.
+    offset: Option<(ClockOffset, Timestamp)>,
 }
 
 /// A clock that forbids to lead.
@@ -111,7 +114,7 @@ impl ClockOffset {
 impl BlockClock {
     /// The offset by the last new block; `None` before one was seen.
     pub(super) fn offset(&self) -> Option<ClockOffset> {
-        self.offset
+        self.offset.map(|(offset, _)| offset)
     }
 
     /// Notes that the chain, asked at `asked`, answered at `answered` that its newest block is `block`, made at `time`.
@@ -129,12 +132,15 @@ impl BlockClock {
         match self.newest {
             Some((newest, _)) if block <= newest => {
                 self.newest = Some((newest, asked));
+                self.offset = self.offset.filter(|(_, seen)| asked.since(*seen) < STALE_BLOCK);
                 return;
             }
-            Some((_, looked)) => self.offset = Some(ClockOffset::between(looked, answered, time)),
+            Some((_, looked)) => {
+                self.offset = Some((ClockOffset::between(looked, answered, time), answered));
+            }
             None => {
                 let earliest = Timestamp::from_micros(i64::MIN);
-                self.offset = Some(ClockOffset::between(earliest, answered, time));
+                self.offset = Some((ClockOffset::between(earliest, answered, time), answered));
             }
         }
         self.newest = Some((block, asked));
@@ -212,6 +218,9 @@ mod tests {
         assert!(step(&clock), "it appeared six seconds or more after its time");
         clock.note(AT(1_021), AT(1_022), block(9), AT(1_011));
         assert!(step(&clock), "no newer block has said anything else");
+        let mut halted = clock;
+        halted.note(AT(1_051), AT(1_052), block(9), AT(1_011));
+        assert!(!step(&halted), "a chain that stands still accuses nobody");
         clock.note(AT(1_030), AT(1_031), block(10), AT(1_030));
         assert!(!step(&clock));
     }

@@ -12,8 +12,11 @@ use std::time::Duration;
 
 use muster_protocol::Timestamp;
 use muster_store::columns::read_column;
-use muster_store::{StoreError, begin, migrate, newest_migration, open, open_reader, read_only};
+use muster_store::{
+    StoreError, begin, migrate, newest_known, newest_migration, open, open_reader, read_only,
+};
 use sqlx::AnyPool;
+use tokio::time::timeout;
 
 use super::{MIGRATIONS, Result, Store, query_error};
 
@@ -154,11 +157,19 @@ impl Standby {
         if known.is_none_or(|known| known < LEASES_SINCE) {
             migrate(&owner, &MIGRATIONS).await?;
         }
-        let Some(epoch) = take_lease(&owner, &self.holder).await? else {
+        let taken = timeout(TAKING, take_lease(&owner, &self.holder)).await;
+        let taken = taken.map_err(|_| StoreError::no_answer("take the lease on the store"))??;
+        let Some(epoch) = taken else {
             owner.close().await;
             return Ok(None);
         };
-        let migrating = migrate(&owner, &MIGRATIONS);
+        let migrating = async {
+            // Migrations take a lock that a frozen process of any role in this database may hold.
+            match newest_migration(&owner, &MIGRATIONS).await? {
+                Some(newest) if newest == newest_known(&MIGRATIONS) => Ok(()),
+                _ => migrate(&owner, &MIGRATIONS).await,
+            }
+        };
         let renewing = async {
             loop {
                 tokio::time::sleep(LEASE / 3).await;
@@ -222,6 +233,8 @@ impl Store {
     }
 }
 
+/// Longest wait for the row of the lease: longer than the server lets a transaction of a client that is gone hold it.
+const TAKING: Duration = Duration::from_secs(20);
 /// The first migration with a lease.
 const LEASES_SINCE: i64 = 44;
 

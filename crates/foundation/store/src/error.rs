@@ -6,6 +6,9 @@ use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use sqlx::migrate::MigrateError;
 
+/// The operation of a write that has no connection yet.
+pub(crate) const BEGIN: &str = "begin a transaction";
+
 /// A store that cannot be used, or an operation on it that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -128,12 +131,21 @@ impl StoreError {
         }
     }
 
+    /// The error of an operation that was given up because no answer came.
+    pub fn no_answer(operation: &'static str) -> Self {
+        Self::Query {
+            operation,
+            source: sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()),
+        }
+    }
+
     /// Whether a change may be made although its caller got this error: the connection was lost before the answer. A
     /// statement outside a transaction counts, since it commits by itself.
     pub fn leaves_open(&self) -> bool {
         match self {
             Self::Unknown { .. } => true,
-            Self::Query { source, .. } => lost_connection(source),
+            // Nothing was asked for before the transaction began.
+            Self::Query { operation, source } => *operation != BEGIN && lost_connection(source),
             Self::Url(_)
             | Self::File { .. }
             | Self::Missing { .. }

@@ -25,7 +25,7 @@ use sqlx::{AnyConnection, AnyPool, Executor as _, Transaction};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::error::commit_error;
+use crate::error::{BEGIN, commit_error};
 use crate::{During as _, Script, StoreError, begin, begin_statement};
 use muster_process::Tasks;
 
@@ -159,9 +159,6 @@ enum TransactionState {
     /// It cannot go on.
     Broken(sqlx::Error),
 }
-
-/// Completes the sentence "cannot …".
-const BEGIN: &str = "begin a transaction";
 
 // === impl Writer ===
 

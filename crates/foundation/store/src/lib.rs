@@ -42,6 +42,7 @@ pub mod testing;
 use std::time::Duration;
 
 use sqlx::any::{Any, AnyPoolOptions, install_default_drivers};
+use sqlx::error::DatabaseError;
 use sqlx::migrate::Migrator;
 use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, Transaction};
 
@@ -232,11 +233,11 @@ pub async fn migrate(pool: &AnyPool, migrator: &Migrator) -> Result<(), StoreErr
 /// The engine does not answer; the store is of a newer version of this program, which knows `migrator`.
 pub async fn newest_migration(pool: &AnyPool, migrator: &Migrator) -> Result<Option<i64>, StoreError> {
     const OPERATION: &str = "read which migrations the store has had";
-    // A store that is new has no such table; any other failure is the engine's.
     let newest = "SELECT MAX(version) FROM _sqlx_migrations";
     let found: Option<i64> = match sqlx::query_scalar(newest).fetch_one(pool).await {
         Ok(found) => found,
-        Err(sqlx::Error::Database(_)) => None,
+        // A store that is new has no such table; any other failure is the engine's.
+        Err(sqlx::Error::Database(error)) if is_missing_table(&*error) => None,
         Err(source) => {
             return Err(StoreError::Query {
                 operation: OPERATION,
@@ -251,7 +252,13 @@ pub async fn newest_migration(pool: &AnyPool, migrator: &Migrator) -> Result<Opt
     }
 }
 
-fn newest_known(migrator: &Migrator) -> i64 {
+/// PostgreSQL's `undefined_table`, and SQLite's words for it, which has no code of its own.
+fn is_missing_table(error: &dyn DatabaseError) -> bool {
+    error.code().as_deref() == Some("42P01") || error.message().contains("no such table")
+}
+
+/// The newest migration of `migrator`, which this program brings a store to.
+pub fn newest_known(migrator: &Migrator) -> i64 {
     let known = migrator.iter().map(|migration| migration.version).max();
     known.unwrap_or_default()
 }
@@ -263,7 +270,7 @@ fn newest_known(migrator: &Migrator) -> i64 {
 pub async fn begin(pool: &AnyPool) -> Result<Transaction<'static, Any>, StoreError> {
     pool.begin_with(begin_statement(pool))
         .await
-        .during("begin a transaction")
+        .during(error::BEGIN)
 }
 
 /// Waits until no other transaction holds the lock of this name, and holds it to the end of this transaction. From

@@ -76,6 +76,30 @@ pub fn list_migrations(migrator: &Migrator) -> Vec<(i64, String, Vec<u8>)> {
     migrator.iter().map(entry).collect()
 }
 
+/// The statements of the migrations after `after` that a program of the release before may not survive: those that drop
+/// or rename, and columns that must be given. A release only adds; what it no longer needs goes in the one after it, by a
+/// migration that says so in a line `-- Contracts: …`.
+pub fn contractions(migrator: &Migrator, after: i64) -> Vec<String> {
+    let later = migrator.iter().filter(|migration| migration.version > after);
+    let told = later.filter(|migration| !migration.sql.as_str().contains("-- Contracts: "));
+    let statements = told.flat_map(|migration| {
+        let version = migration.version;
+        let statements = migration.sql.as_str().split(';').map(str::trim);
+        statements.map(move |statement| (version, statement.to_uppercase()))
+    });
+    statements
+        .filter(|(_, statement)| contracts(statement))
+        .map(|(version, statement)| format!("{version}: {statement}"))
+        .collect()
+}
+
+fn contracts(statement: &str) -> bool {
+    let must_be_given = statement.contains("ADD COLUMN")
+        && statement.contains("NOT NULL")
+        && !statement.contains("DEFAULT");
+    must_be_given || ["DROP ", "RENAME "].iter().any(|word| statement.contains(word))
+}
+
 /// A SQLite store and a PostgreSQL store.
 ///
 /// # Errors
@@ -134,4 +158,22 @@ async fn postgres(server: &str, migrator: &Migrator) -> Result<TestStore, StoreE
         url,
         _folder: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_migration_that_drops_or_renames_or_demands_contracts_unless_it_says_so() {
+        let contracted = |sql: &'static str| {
+            let migration = new_migration(2, "test".into(), AssertSqlSafe(sql.to_owned()));
+            contractions(&Migrator::with_migrations(vec![migration]), 1).len()
+        };
+        assert_eq!(contracted("ALTER TABLE a ADD COLUMN b BIGINT; CREATE TABLE c (d TEXT NOT NULL);"), 0);
+        assert_eq!(contracted("ALTER TABLE a ADD COLUMN b BIGINT NOT NULL DEFAULT 0;"), 0);
+        assert_eq!(contracted("ALTER TABLE a ADD COLUMN b BIGINT NOT NULL;"), 1);
+        assert_eq!(contracted("ALTER TABLE a DROP COLUMN b; alter table a rename to c;"), 2);
+        assert_eq!(contracted("-- Contracts: the release before reads c.\nDROP TABLE a;"), 0);
+    }
 }

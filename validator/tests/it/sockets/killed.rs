@@ -226,6 +226,30 @@ async fn one_job_and_one_lost_commit(cut: Cut, pass: u32) -> u32 {
 }
 
 #[tokio::test]
+async fn a_leader_whose_renewal_is_answered_late_ends_itself() {
+    let stores = stores(&Migrator::with_migrations(Vec::new())).await.unwrap();
+    let postgres = stores.iter().find(|store| store.engine == "postgres").unwrap();
+    let (relay, url) = DatabaseRelay::start(&postgres.url).unwrap();
+    let mut world = World::in_real_time(&[]).await;
+    world.config.store = url;
+    world.start_mortal();
+    world.facilitator.accept().await;
+    relay.hold_answers();
+    while world.facilitator.next_message().await.is_some() {}
+    // The facilitator is told the reason, unless the process was gone before it could say it.
+    let told = world.facilitator.close_reason();
+    let is_right = told
+        .as_deref()
+        .is_none_or(|told| told.contains("leads the validator no longer"));
+    assert!(is_right, "{told:?}");
+    let ended = world.ended().await;
+    assert!(
+        matches!(ended, Err(Error::Store(StoreError::LeaseLost))),
+        "{ended:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_validator_whose_commit_is_not_answered_reads_what_was_made_and_repeats_nothing() {
     let mut cuts = 0;
     for pass in 0..8 {

@@ -130,7 +130,20 @@ async fn a_late_write_of_the_leader_before_is_in_the_store_before_the_next_one_l
         .unwrap();
     let next = standby(&test, "b:2").await;
     // The write holds the row of the lease, so the next process waits for its end.
-    let (led, committed) = tokio::join!(next.lead(), write.commit("write late"));
+    let committing = async {
+        muster_testbed::until("a process that waits for the row", async || {
+            let waiting: i64 = sqlx::query_scalar(
+                "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO owner%'",
+            )
+            .fetch_one(&test.pool)
+            .await
+            .unwrap();
+            (waiting > 0).then_some(())
+        })
+        .await;
+        write.commit("write late").await
+    };
+    let (led, committed) = tokio::join!(next.lead(), committing);
     committed.unwrap();
     let led = led.unwrap().unwrap();
     let found: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM chains WHERE genesis = 'late'")

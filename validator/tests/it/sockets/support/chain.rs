@@ -440,10 +440,17 @@ impl Chain for TestChain {
     fn submit<'a>(
         &'a self,
         call: &'a WeightsCall,
-        _last: BlockNumber,
+        last: BlockNumber,
     ) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
         async move {
             self.check("set weights")?;
+            // A signature is valid for 32 blocks, as the real client signs.
+            if self.rules().metagraph.block.0 + 32 > last.0 {
+                return Err(ChainError::Refused {
+                    call: "set_mechanism_weights",
+                    refusal: CallRejection::TooLate,
+                });
+            }
             if self.hold(call) {
                 return std::future::pending().await;
             }

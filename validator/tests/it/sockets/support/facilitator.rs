@@ -116,6 +116,12 @@ impl Facilitator {
         Some(decode(&frame).unwrap())
     }
 
+    /// The reason with which the validator closed the connection; `None` if it is gone without a word.
+    pub(crate) fn close_reason(&self) -> Option<String> {
+        let closed = self.socket.as_ref()?.closed()?;
+        Some(closed.reason.clone())
+    }
+
     pub(crate) async fn answer(&mut self, response: &Response) {
         self.send(encode(response)).await;
     }

@@ -52,7 +52,20 @@ async fn a_salted_commit_is_revealed_in_its_epoch() -> Test {
     };
     let hash = pending.hash(&alice.hotkey(), COMMITTED).unwrap();
     let commit = WeightsCall::Commit { hash };
-    pending.committed = Some(client.submit_weights(&alice, COMMITTED, &commit, None).await?);
+    // A signature that would be valid for longer than the caller allows is not made.
+    let (head, _) = client.head_hash().await?;
+    let brief = Some(BlockNumber(head.0 + 31));
+    let late = client.submit_weights(&alice, COMMITTED, &commit, brief).await;
+    let is_late = matches!(
+        &late,
+        Err(ChainError::Refused {
+            refusal: CallRejection::TooLate,
+            ..
+        })
+    );
+    assert!(is_late, "{late:?}");
+    let long = Some(BlockNumber(head.0 + 1_000));
+    pending.committed = Some(client.submit_weights(&alice, COMMITTED, &commit, long).await?);
     assert!(
         shown(&client)
             .await?
