@@ -203,7 +203,11 @@ async fn finish<E: Coded + Send + Sync + 'static>(
     tasks.shutdown();
     let code = ended.as_ref().err().and_then(Coded::code);
     // Another process leads: nothing that is left here may go on.
-    let grace = if code == Some(ErrorCode::NotLeading) { Duration::ZERO } else { GRACE };
+    let grace = if code == Some(ErrorCode::NotLeading) {
+        Duration::ZERO
+    } else {
+        GRACE
+    };
     if let Err(late) = tasks.wait(grace).await {
         tracing::warn!("{late}");
     }

@@ -98,6 +98,7 @@ use peers::announcement::announce_pages;
 use peers::{PeerValidators, pages_router};
 use receipt_gatherer::ReceiptGatherer;
 use status_page::StatusSources;
+use store::Store;
 use validator_state::ValidatorState;
 use weights::{ScoringGate, WeightSetter};
 
@@ -276,8 +277,8 @@ fn new_state(
     }))
 }
 
-/// Serves until the validator stops, and waits for its tasks. Once another process leads, nothing is waited for. Returns
-/// the reason of the end, and whether every task has ended.
+/// Serves until the validator stops, and waits for its tasks. Once another process leads, nothing is waited for.
+/// Returns the reason of the end, and whether every task has ended.
 async fn lead(
     state: &Arc<ValidatorState>,
     (status, address): (TcpListener, SocketAddr),

@@ -6,11 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-/// Time between two looks whether answers may pass again.
-const HELD_LOOK: Duration = Duration::from_millis(20);
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Where the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +28,9 @@ pub struct DatabaseRelay {
 struct Shared {
     plan: Mutex<Option<Plan>>,
     cuts: AtomicU32,
-    /// Whether no answer of the server is passed on.
-    holds: AtomicBool,
+    /// Whether no answer of the server is passed on, and the signal that this has changed.
+    holds: Mutex<bool>,
+    changed: Condvar,
 }
 
 #[derive(Clone, Debug)]
@@ -117,19 +114,31 @@ impl DatabaseRelay {
 
     /// Holds every answer of the server from now on: it answers late, and for as long as the test wants.
     pub fn hold_answers(&self) {
-        self.shared.holds.store(true, Ordering::SeqCst);
+        self.shared.hold(true);
     }
 
     /// Passes everything on from now on.
     pub fn spare(&self) {
         *self.shared.plan() = None;
-        self.shared.holds.store(false, Ordering::SeqCst);
+        self.shared.hold(false);
     }
 }
 
 impl Shared {
     fn plan(&self) -> std::sync::MutexGuard<'_, Option<Plan>> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(&self, holds: bool) {
+        *self.holds.lock().unwrap_or_else(PoisonError::into_inner) = holds;
+        self.changed.notify_all();
+    }
+
+    fn wait_while_held(&self) {
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        while *holds {
+            holds = self.changed.wait(holds).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// The cut that is due at a commit; counts it.
@@ -167,11 +176,8 @@ fn pass(shared: &Arc<Shared>, client: TcpStream, server: SocketAddr) -> io::Resu
     greet(&mut from_client, &mut to_client, &mut to_server)?;
     let cutting = Arc::new(AtomicBool::new(false));
     let answers = {
-        let (cutting, shared, from_server) = (
-            Arc::clone(&cutting),
-            Arc::clone(shared),
-            to_server.try_clone()?,
-        );
+        let (cutting, shared, from_server) =
+            (Arc::clone(&cutting), Arc::clone(shared), to_server.try_clone()?);
         std::thread::spawn(move || answer(&shared, &cutting, from_server, to_client))
     };
     let mut conversation = Conversation::default();
@@ -218,9 +224,7 @@ fn greet(from: &mut impl Read, back: &mut TcpStream, to: &mut TcpStream) -> io::
 fn answer(shared: &Shared, cutting: &AtomicBool, server: TcpStream, mut client: TcpStream) {
     let mut from = BufReader::new(server);
     while let Ok(message) = Message::read(&mut from) {
-        while shared.holds.load(Ordering::SeqCst) {
-            std::thread::sleep(HELD_LOOK); // polls until the test lets answers pass
-        }
+        shared.wait_while_held();
         if cutting.load(Ordering::SeqCst) {
             if message.kind == b'Z' {
                 break;

@@ -141,13 +141,11 @@ impl FacilitatorLink {
             Err(end) => end,
         };
         // A failure of the store may be the reason for which the connection is closed.
-        let end = match end {
-            LinkEnd::Store(error) => {
-                (self.on_store_failure)(error);
-                LinkEnd::Stopped
-            }
-            end => end,
-        };
+        if let LinkEnd::Store(error) = end {
+            (self.on_store_failure)(error);
+            writer.close(CloseCode::Normal, self.tasks.stop_reason()).await;
+            return AfterConnection::Stop;
+        }
         writer.close(CloseCode::Normal, self.tasks.stop_reason()).await;
         match end {
             LinkEnd::Stopped | LinkEnd::Store(_) => AfterConnection::Stop,

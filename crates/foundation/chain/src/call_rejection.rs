@@ -41,8 +41,8 @@ pub enum CallRejection {
     NonceUsed,
     /// The pool accepted the call, and no block included it before its signature expired.
     NeverIncluded,
-    /// The call was not submitted: its signature would be valid for longer than the caller allows, or the chain has taken
-    /// another one since the caller decided.
+    /// The call was not submitted: its signature would be valid for longer than the caller allows, or the chain has
+    /// taken another one since the caller decided.
     TooLate,
     /// The subnet accepts weights without a commit.
     CommitRevealDisabled,

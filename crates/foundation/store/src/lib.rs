@@ -268,9 +268,7 @@ pub fn newest_known(migrator: &Migrator) -> i64 {
 /// # Errors
 /// The engine does not answer, or all connections of the pool are in use.
 pub async fn begin(pool: &AnyPool) -> Result<Transaction<'static, Any>, StoreError> {
-    pool.begin_with(begin_statement(pool))
-        .await
-        .during(error::BEGIN)
+    pool.begin_with(begin_statement(pool)).await.during(error::BEGIN)
 }
 
 /// Waits until no other transaction holds the lock of this name, and holds it to the end of this transaction. From

@@ -77,7 +77,7 @@ pub fn list_migrations(migrator: &Migrator) -> Vec<(i64, String, Vec<u8>)> {
 }
 
 /// The statements of the migrations after `after` that a program of the release before may not survive: those that drop
-/// or rename, and columns that must be given. A release only adds; what it no longer needs goes in the one after it, by a
+/// or rename, and columns that must be given. A release only adds. The old form goes in the release after it, by a
 /// migration that says so in a line `-- Contracts: …`.
 pub fn contractions(migrator: &Migrator, after: i64) -> Vec<String> {
     let later = migrator.iter().filter(|migration| migration.version > after);
@@ -94,9 +94,8 @@ pub fn contractions(migrator: &Migrator, after: i64) -> Vec<String> {
 }
 
 fn contracts(statement: &str) -> bool {
-    let must_be_given = statement.contains("ADD COLUMN")
-        && statement.contains("NOT NULL")
-        && !statement.contains("DEFAULT");
+    let must_be_given =
+        statement.contains("ADD COLUMN") && statement.contains("NOT NULL") && !statement.contains("DEFAULT");
     must_be_given || ["DROP ", "RENAME "].iter().any(|word| statement.contains(word))
 }
 
@@ -170,10 +169,22 @@ mod tests {
             let migration = new_migration(2, "test".into(), AssertSqlSafe(sql.to_owned()));
             contractions(&Migrator::with_migrations(vec![migration]), 1).len()
         };
-        assert_eq!(contracted("ALTER TABLE a ADD COLUMN b BIGINT; CREATE TABLE c (d TEXT NOT NULL);"), 0);
-        assert_eq!(contracted("ALTER TABLE a ADD COLUMN b BIGINT NOT NULL DEFAULT 0;"), 0);
+        assert_eq!(
+            contracted("ALTER TABLE a ADD COLUMN b BIGINT; CREATE TABLE c (d TEXT NOT NULL);"),
+            0
+        );
+        assert_eq!(
+            contracted("ALTER TABLE a ADD COLUMN b BIGINT NOT NULL DEFAULT 0;"),
+            0
+        );
         assert_eq!(contracted("ALTER TABLE a ADD COLUMN b BIGINT NOT NULL;"), 1);
-        assert_eq!(contracted("ALTER TABLE a DROP COLUMN b; alter table a rename to c;"), 2);
-        assert_eq!(contracted("-- Contracts: the release before reads c.\nDROP TABLE a;"), 0);
+        assert_eq!(
+            contracted("ALTER TABLE a DROP COLUMN b; alter table a rename to c;"),
+            2
+        );
+        assert_eq!(
+            contracted("-- Contracts: the release before reads c.\nDROP TABLE a;"),
+            0
+        );
     }
 }

@@ -54,7 +54,7 @@ async fn a_salted_commit_is_revealed_in_its_epoch() -> Test {
     let commit = WeightsCall::Commit { hash };
     // A signature that would be valid for longer than the caller allows is not made.
     let (head, _) = client.head_hash().await?;
-    let brief = Some(BlockNumber(head.0 + 31));
+    let brief = Some(muster_protocol::BlockNumber(head.0 + 31));
     let late = client.submit_weights(&alice, COMMITTED, &commit, brief).await;
     let is_late = matches!(
         &late,
@@ -64,7 +64,7 @@ async fn a_salted_commit_is_revealed_in_its_epoch() -> Test {
         })
     );
     assert!(is_late, "{late:?}");
-    let long = Some(BlockNumber(head.0 + 1_000));
+    let long = Some(muster_protocol::BlockNumber(head.0 + 1_000));
     pending.committed = Some(client.submit_weights(&alice, COMMITTED, &commit, long).await?);
     assert!(
         shown(&client)
