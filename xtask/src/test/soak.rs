@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 
 use super::{
-    Pace, Run, choose,
+    Pace, Run, choose, install,
     report::Outcome,
     run_steps,
     steps::{Lane::Main, STEPS, Step, cuda_tests, devchain_tests, llm_tests, run_nextest, trainers},
@@ -32,8 +32,9 @@ const NEEDS: &[&str] = &[
 ];
 /// The needs of the long tests, some of which train.
 const LONG_NEEDS: &[&str] = &[
-    "install", "clients", TRAINERS, "services", "build", "images", "devchain", "llm",
+    "install", FAILOVER, "clients", TRAINERS, "services", "build", "images", "devchain", "llm",
 ];
+const FAILOVER: &str = "soak-failover";
 const TRAINERS: &str = "soak-trainers";
 
 #[rustfmt::skip]
@@ -42,6 +43,7 @@ const SOAK: &[Step] = &[
     Step { name: "soak-llm", about: "the engine's own tests and lints, written down in xtask/tested.toml", needs: &["clients", "llm"], lane: Main, run: |run| run_and_record(run, &LLM, llm_tests) },
     Step { name: "soak-cuda", about: "the CUDA prover's tests and lints, written down in xtask/tested.toml", needs: &[], lane: Main, run: |run| run_and_record(run, &CUDA, cuda_tests) },
     Step { name: "soak-docs", about: "documentation without warnings", needs: &[], lane: Main, run: docs },
+    Step { name: FAILOVER, about: "etcd, Patroni and HAProxy, for the test of a database that fails over", needs: &["install"], lane: Main, run: install::run_long },
     Step { name: TRAINERS, about: "PyTorch with two trainers, for the tests that train", needs: &["install"], lane: Main, run: trainers },
     Step { name: "soak-tests", about: "the tests that are ignored because they are long", needs: LONG_NEEDS, lane: Main, run: long_tests },
     Step { name: "soak-simulation", about: "the simulated subnet, twenty times as many schedules", needs: &["build"], lane: Main, run: simulation },
