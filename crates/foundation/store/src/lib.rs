@@ -86,22 +86,12 @@ pub async fn open(url: &str) -> Result<AnyPool, StoreError> {
         StoreUrl::Sqlite { .. } => (1, true),
         StoreUrl::Postgres { .. } => (POSTGRES_CONNECTIONS, false),
     };
-    let url = store.connection_url();
-    let failed = |source| StoreError::Open {
-        store: store.to_string(),
-        source,
-    };
-    // The pool retries and then reports only that time ran out; a single connection reports why.
-    let probed = tokio::time::timeout(ACQUIRE_TIMEOUT, probe(&url)).await;
-    probed
-        .map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
-        .flatten()
-        .map_err(failed)?;
-    pool_options(connections, is_file)
-        .after_connect(|connection, _| Box::pin(prepare(connection)))
-        .connect(&url)
-        .await
-        .map_err(failed)
+    let options = pool_options(connections, is_file);
+    connect(
+        &store,
+        options.after_connect(|connection, _| Box::pin(prepare(connection))),
+    )
+    .await
 }
 
 /// Opens the store at `url` for a process that only reads: it makes no file, and the engine refuses every write.
@@ -116,21 +106,27 @@ pub async fn open_reader(url: &str) -> Result<AnyPool, StoreError> {
         StoreUrl::Sqlite { .. } => (SQLITE_READERS, true),
         StoreUrl::Postgres { .. } => (POSTGRES_CONNECTIONS, false),
     };
+    let options = pool_options(connections, is_file);
+    connect(
+        &store,
+        options.after_connect(|connection, _| Box::pin(prepare_reader(connection))),
+    )
+    .await
+}
+
+async fn connect(store: &StoreUrl, options: AnyPoolOptions) -> Result<AnyPool, StoreError> {
     let url = store.connection_url();
     let failed = |source| StoreError::Open {
         store: store.to_string(),
         source,
     };
+    // The pool retries and then reports only that time ran out; a single connection reports why.
     let probed = tokio::time::timeout(ACQUIRE_TIMEOUT, probe(&url)).await;
     probed
         .map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
         .flatten()
         .map_err(failed)?;
-    pool_options(connections, is_file)
-        .after_connect(|connection, _| Box::pin(prepare_reader(connection)))
-        .connect(&url)
-        .await
-        .map_err(failed)
+    options.connect(&url).await.map_err(failed)
 }
 
 /// Opens a store that is there, for a command beside its role: it makes no file and no folder.
