@@ -106,7 +106,7 @@ pub(crate) async fn open_store(
         Ok(Looked::Waits(view)) => view,
         Err(error @ StoreError::ClockDiffers { .. }) => {
             log_trouble(&error);
-            standby.look().await?
+            look(&standby).await?
         }
         Err(error) => return Err(error.into()),
     };
@@ -140,6 +140,13 @@ enum Looked {
     Waits(LeaseView),
 }
 
+/// Reads the lease, if the database answers in time.
+async fn look(standby: &Standby) -> Result<LeaseView, StoreError> {
+    timeout(PATIENCE, standby.look())
+        .await
+        .map_err(|_| StoreError::no_answer("read who leads"))?
+}
+
 /// Looks at the lease and takes it if that is allowed.
 async fn look_and_lead(
     standby: &Standby,
@@ -147,24 +154,19 @@ async fn look_and_lead(
     block_clock: &Mutex<BlockClock>,
 ) -> Result<Looked, StoreError> {
     let before = clock.now();
-    let view = timeout(PATIENCE, standby.look())
-        .await
-        .map_err(|_| StoreError::no_answer("read who leads"))??;
+    let view = look(standby).await?;
     let database = ClockOffset::between(before, clock.now(), view.now);
     let block = block_clock.lock().offset();
     match standby_step(&view.state, database, block) {
         StandbyStep::Wait => Ok(Looked::Waits(view)),
         StandbyStep::Refuse(fault) => Err(fault.into()),
-        StandbyStep::Lead => {
-            let since = Instant::now();
-            match standby.lead().await? {
-                Some(store) => {
-                    tracing::info!(process = standby.holder(), "leading");
-                    Ok(Looked::Leads(Box::new(store), since))
-                }
-                None => Ok(Looked::Waits(standby.look().await?)),
+        StandbyStep::Lead => match standby.lead().await? {
+            Some((store, since)) => {
+                tracing::info!(process = standby.holder(), "leading");
+                Ok(Looked::Leads(Box::new(store), since))
             }
-        }
+            None => Ok(Looked::Waits(look(standby).await?)),
+        },
     }
 }
 

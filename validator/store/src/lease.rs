@@ -16,7 +16,7 @@ use muster_store::{
     StoreError, begin, migrate, newest_known, newest_migration, open, open_reader, read_only,
 };
 use sqlx::AnyPool;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{MIGRATIONS, Result, Store, query_error};
 
@@ -143,7 +143,8 @@ impl Standby {
     }
 
     /// Takes the lease if no other process holds it, brings the schema up to date and opens the store for writing.
-    /// `None` if another process was first.
+    /// Returns the store with the time from which the lease counts: that before the lease was last asked for. `None` if
+    /// another process was first.
     ///
     /// A store without a lease is migrated first, as it was before there were leases; processes that start together
     /// migrate one after another. A store with one is migrated by the process that has the lease alone, which renews
@@ -151,39 +152,43 @@ impl Standby {
     ///
     /// # Errors
     /// The database does not answer, or its schema cannot be brought up to date.
-    pub async fn lead(&self) -> Result<Option<Store>> {
+    pub async fn lead(&self) -> Result<Option<(Store, Instant)>> {
         let owner = open(&self.url).await?;
         let known = newest_migration(&self.reader, &MIGRATIONS).await?;
         if known.is_none_or(|known| known < LEASES_SINCE) {
             migrate(&owner, &MIGRATIONS).await?;
         }
+        let mut since = Instant::now();
         let taken = timeout(TAKING, take_lease(&owner, &self.holder)).await;
         let taken = taken.map_err(|_| StoreError::no_answer("take the lease on the store"))??;
         let Some(epoch) = taken else {
             owner.close().await;
             return Ok(None);
         };
-        let migrating = async {
+        let opening = async {
             // Migrations take a lock that a frozen process of any role in this database may hold.
             match newest_migration(&owner, &MIGRATIONS).await? {
-                Some(newest) if newest == newest_known(&MIGRATIONS) => Ok(()),
-                _ => migrate(&owner, &MIGRATIONS).await,
+                Some(newest) if newest == newest_known(&MIGRATIONS) => {}
+                _ => migrate(&owner, &MIGRATIONS).await?,
             }
+            let pool = read_only(&owner)?;
+            Store::of_epoch(&owner, pool, epoch).await
         };
         let renewing = async {
             loop {
                 tokio::time::sleep(LEASE / 3).await;
+                let asked = Instant::now();
                 if let Err(error) = extend(&owner, epoch).await {
                     return error;
                 }
+                since = asked;
             }
         };
-        tokio::select! {
-            migrated = migrating => migrated?,
+        let store = tokio::select! {
+            opened = opening => opened?,
             error = renewing => return Err(error),
-        }
-        let pool = read_only(&owner)?;
-        Store::of_epoch(&owner, pool, epoch).await.map(Some)
+        };
+        Ok(Some((store, since)))
     }
 
     /// Closes the connections.

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_identity::Keypair;
+use muster_process::error::Causes;
 use muster_process::operator_token::OperatorToken;
 use muster_process::task::Task;
 use muster_process::{SharedClock, SystemClock, Tasks, TestClock};
@@ -189,7 +190,14 @@ impl World {
             tasks.clone(),
             Arc::clone(&self.clock),
         );
-        let validator = Tasks::new().spawn("validator", run);
+        let validator = Tasks::new().spawn("validator", async {
+            let ended = run.await;
+            if let Err(error) = &ended {
+                // A test that waits for something of it fails without this reason.
+                eprintln!("the validator ended: {}", Causes(error));
+            }
+            ended
+        });
         drop(entered);
         self.running = Some(Running {
             tasks,

@@ -22,6 +22,27 @@ async fn standby(test: &TestStore, name: &str) -> Standby {
     Standby::open(&test.url, name.to_owned()).await.unwrap()
 }
 
+/// Waits until another connection waits for a lock that the one of this process id holds.
+async fn something_waits_for(test: &TestStore, pid: i32) {
+    muster_testbed::until("a connection that waits for a lock", async || {
+        let waiting: i64 = sqlx::query_scalar(
+            "SELECT COUNT(*) FROM pg_stat_activity WHERE CAST($1 AS INTEGER) = ANY (pg_blocking_pids(pid))",
+        )
+        .bind(pid)
+        .fetch_one(&test.pool)
+        .await
+        .unwrap();
+        (waiting > 0).then_some(())
+    })
+    .await;
+}
+
+/// The process id of a connection in the server.
+async fn pid_of(connection: &mut sqlx::AnyConnection) -> i32 {
+    let pid = sqlx::query_scalar("SELECT pg_backend_pid()");
+    pid.fetch_one(connection).await.unwrap()
+}
+
 /// Lets the lease run out, as time would.
 async fn let_the_lease_run_out(test: &TestStore) {
     let done = sqlx::query("UPDATE owner SET until = until - 10000000")
@@ -40,7 +61,7 @@ async fn a_standby_leads_once_the_leader_has_given_its_lease_up_and_then_alone_w
     let test = postgres(i64::MAX).await;
     let (first, second) = (standby(&test, "a:1").await, standby(&test, "b:2").await);
     assert_eq!(first.look().await.unwrap().state, LeaseState::Free);
-    let leader = first.lead().await.unwrap().unwrap();
+    let (leader, _) = first.lead().await.unwrap().unwrap();
     leader.renew_lease().await.unwrap();
     let view = second.look().await.unwrap();
     assert_eq!(view.holder(), Some("a:1"), "{view:?}");
@@ -49,7 +70,7 @@ async fn a_standby_leads_once_the_leader_has_given_its_lease_up_and_then_alone_w
 
     leader.release_lease().await.unwrap();
     assert_eq!(second.look().await.unwrap().holder(), None);
-    let next = second.lead().await.unwrap().unwrap();
+    let (next, _) = second.lead().await.unwrap().unwrap();
     assert!(next.leads().await.unwrap() && !leader.leads().await.unwrap());
     for refused in [
         leader.renew_lease().await,
@@ -64,7 +85,7 @@ async fn a_standby_leads_once_the_leader_has_given_its_lease_up_and_then_alone_w
 #[tokio::test]
 async fn one_of_two_standbys_takes_a_lease_that_ran_out() {
     let test = postgres(i64::MAX).await;
-    let leader = standby(&test, "a:1").await.lead().await.unwrap().unwrap();
+    let (leader, _) = standby(&test, "a:1").await.lead().await.unwrap().unwrap();
     let_the_lease_run_out(&test).await;
     let (second, third) = (standby(&test, "b:2").await, standby(&test, "c:3").await);
     let (taken, also) = tokio::join!(second.lead(), third.lead());
@@ -92,9 +113,30 @@ async fn a_standby_migrates_nothing_before_it_leads() {
     let standby = standby(&test, "a:1").await;
     assert_eq!(standby.look().await.unwrap().state, LeaseState::Unknown);
     assert_eq!(newest_migration(&test).await, Some(43));
-    let leader = standby.lead().await.unwrap().unwrap();
+    let (leader, _) = standby.lead().await.unwrap().unwrap();
     assert!(newest_migration(&test).await > Some(43));
     assert!(leader.leads().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_lease_counts_from_its_taking_however_long_the_migrations_before_it_took() {
+    let test = postgres(43).await;
+    let standby = standby(&test, "a:1").await;
+    let mut held = test.pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE cycles IN ACCESS EXCLUSIVE MODE")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let pid = pid_of(&mut held).await;
+    let releasing = async {
+        something_waits_for(&test, pid).await;
+        let released = tokio::time::Instant::now();
+        held.rollback().await.unwrap();
+        released
+    };
+    let (led, released) = tokio::join!(standby.lead(), releasing);
+    let (_, since) = led.unwrap().unwrap();
+    assert!(since >= released);
 }
 
 #[tokio::test]
@@ -121,31 +163,23 @@ async fn a_standby_of_an_older_version_is_told_so() {
 #[tokio::test]
 async fn a_late_write_of_the_leader_before_is_in_the_store_before_the_next_one_leads() {
     let test = postgres(i64::MAX).await;
-    let leader = standby(&test, "a:1").await.lead().await.unwrap().unwrap();
+    let (leader, _) = standby(&test, "a:1").await.lead().await.unwrap().unwrap();
     let_the_lease_run_out(&test).await;
     let mut write = leader.writer().begin().await.unwrap();
     sqlx::query("INSERT INTO chains (genesis, seen_at) VALUES ('late', 1)")
         .execute(&mut *write)
         .await
         .unwrap();
+    let pid = pid_of(&mut write).await;
     let next = standby(&test, "b:2").await;
     // The write holds the row of the lease, so the next process waits for its end.
     let committing = async {
-        muster_testbed::until("a process that waits for the row", async || {
-            let waiting: i64 = sqlx::query_scalar(
-                "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO owner%'",
-            )
-            .fetch_one(&test.pool)
-            .await
-            .unwrap();
-            (waiting > 0).then_some(())
-        })
-        .await;
+        something_waits_for(&test, pid).await;
         write.commit("write late").await
     };
     let (led, committed) = tokio::join!(next.lead(), committing);
     committed.unwrap();
-    let led = led.unwrap().unwrap();
+    let (led, _) = led.unwrap().unwrap();
     let found: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM chains WHERE genesis = 'late'")
         .fetch_one(&led.pool())
         .await
