@@ -35,10 +35,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use muster_file_store::FileService;
 use muster_file_store::checkpoint_blocks::CheckpointService;
-use muster_protocol::rest::Detail;
+use muster_protocol::rest::{Detail, LogEvent, ProgressEvent, QueueEvent};
 use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::ToSchema;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa::openapi::{Components, InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -109,14 +110,21 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(files::show, files::remove))
         .split_for_parts();
     let components = document.components.get_or_insert_default();
-    // The rejections refer to this schema, but their description is not derived, so it is added here.
-    let detail = <Detail as utoipa::PartialSchema>::schema();
-    components
-        .schemas
-        .insert(<Detail as utoipa::ToSchema>::name().into_owned(), detail);
+    // Objects that no handler's signature shows: those of rejections, and those of a job's events.
+    add_schema::<Detail>(components);
+    add_schema::<LogEvent>(components);
+    add_schema::<ProgressEvent>(components);
+    add_schema::<QueueEvent>(components);
     let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     components.security_schemes.insert(BEARER.to_owned(), bearer);
     (router, document)
+}
+
+/// Adds the schema of an object, and of those in it.
+fn add_schema<T: ToSchema>(components: &mut Components) {
+    let mut schemas = vec![(T::name().into_owned(), T::schema())];
+    T::schemas(&mut schemas);
+    components.schemas.extend(schemas);
 }
 
 fn api_info() -> OpenApi {
