@@ -1,5 +1,5 @@
 //! `cargo xtask dist`: everything that a release is downloaded as. An archive, Debian packages, images of containers,
-//! bills of materials, and the checksums of all of them.
+//! the package for Python, bills of materials, and the checksums of all of them.
 //!
 //! One commit gives the same programs, archive and packages in every folder: paths are mapped to names, and every file
 //! has the commit's time.
@@ -11,6 +11,7 @@ mod programs;
 mod same_bytes;
 mod tree;
 mod version;
+mod wheel;
 
 use std::{
     fmt::Write as _,
@@ -52,6 +53,8 @@ enum Part {
     Packages,
     /// An image of a container for each role, from the packages and a minimal Debian
     Images,
+    /// The package for Python
+    Wheel,
     /// The bills of materials
     Sboms,
 }
@@ -99,6 +102,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         if wanted(Part::Images) {
             images::make(&packages, &version, &into)?;
         }
+    }
+    if wanted(Part::Wheel) {
+        wheel::make(workspace.root(), &version, &into)?;
     }
     if wanted(Part::Sboms) {
         ensure!(

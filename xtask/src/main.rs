@@ -24,6 +24,7 @@ mod sbom;
 mod test;
 mod tidy;
 mod tool;
+mod uv;
 mod wasm;
 mod workspace;
 

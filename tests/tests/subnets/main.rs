@@ -28,6 +28,7 @@ mod organic;
 mod output;
 mod private_images;
 mod program_start;
+mod python_client;
 mod retention;
 mod shared;
 mod streaming;

@@ -4,7 +4,7 @@ use muster_tests::{RunningSubnet, section};
 
 use super::{
     data, differential, failures, files, foreign, logs, operators, organic, output, private_images,
-    program_start, streaming, top, traces, user_pages, users,
+    program_start, python_client, streaming, top, traces, user_pages, users,
 };
 
 #[test]
@@ -185,6 +185,12 @@ fn programs_that_nobody_here_wrote_chat_stream_run_jobs_and_move_data() {
         "the Python SDK streams from a job that it reaches directly",
         || {
             foreign::the_python_sdk_streams_from_a_job_that_it_reaches_directly(&subnet);
+        },
+    );
+    section(
+        "our Python package runs jobs, moves files and proves answers",
+        || {
+            python_client::the_python_package_runs_jobs_moves_files_and_proves_answers(&subnet);
         },
     );
     // It permits the executors another server, so it comes last.

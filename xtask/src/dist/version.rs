@@ -12,6 +12,8 @@ pub(super) struct Version {
     /// As packages have it: `0.1.0`, or `0.1.0~20261130.112233.441054f3` for a commit before the release. The latter
     /// sorts before the former, and by time.
     text: String,
+    /// The version of the workspace, which the commit is or leads to.
+    pub(super) release: String,
     /// The time of the commit, seconds since 1970.
     pub(super) epoch: u64,
 }
@@ -55,7 +57,23 @@ impl Version {
         } else {
             format!("{release}~{date}.{hash}")
         };
-        Some(Self { text, epoch })
+        Some(Self {
+            text,
+            release: release.to_owned(),
+            epoch,
+        })
+    }
+
+    /// As Python has it: `0.1.0`, or `0.1.0.dev20261130112233+441054f3`.
+    pub(super) fn python(&self) -> String {
+        match self
+            .text
+            .split_once('~')
+            .and_then(|(_, commit)| commit.rsplit_once('.'))
+        {
+            Some((date, hash)) => format!("{}.dev{}+{hash}", self.release, date.replace('.', "")),
+            None => self.release.clone(),
+        }
     }
 }
 
@@ -72,7 +90,10 @@ mod tests {
     #[test]
     fn a_commit_without_the_tag_of_its_release_is_before_it() {
         let commit = "1796037345 20261130.111545 441054f3\n";
-        let version = |tags| Version::from_git("0.1.0", commit, tags).unwrap().to_string();
+        let of = |tags| Version::from_git("0.1.0", commit, tags).unwrap();
+        let version = |tags| of(tags).to_string();
+        assert_eq!(of("v0.1.0\n").python(), "0.1.0");
+        assert_eq!(of("").python(), "0.1.0.dev20261130111545+441054f3");
         assert_eq!(version("v0.1.0\n"), "0.1.0");
         assert_eq!(version("v0.0.9\n"), "0.1.0~20261130.111545.441054f3");
         assert_eq!(version(""), "0.1.0~20261130.111545.441054f3");

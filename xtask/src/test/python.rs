@@ -13,7 +13,11 @@ use anyhow::Context as _;
 use sha2::{Digest as _, Sha256};
 
 use super::{Run, child_process::quietly, report::Outcome};
-use crate::{cache, tool::Prebuilt};
+use crate::{
+    cache,
+    tool::Prebuilt,
+    uv::{UV, installer, interpreter_in, python_version, uv},
+};
 
 /// A client, and the variable that names to tests the interpreter with it.
 struct Client {
@@ -101,6 +105,23 @@ const CLIENTS: &[Client] = &[
         alone: &["compute-horde==0.0.27"],
         variable: "MUSTER_TEST_COMPUTE_HORDE_PYTHON",
     },
+    // What our own package for Python needs, is checked by and stands beside.
+    Client {
+        requirements: &[
+            "httpx==0.28.1",
+            "httpx-sse==0.4.3",
+            "py-sr25519-bindings==0.2.4",
+            "openai==3.57.0",
+            "httpx2==2.16.2",
+            "pytest==9.2.0",
+            "mypy==2.4.1",
+            "ruff==0.17.6",
+            "unasync==0.6.0",
+            "hatchling==1.33.0",
+        ],
+        alone: &[],
+        variable: "MUSTER_TEST_CLIENT_PYTHON",
+    },
     // With another client of the same interface, and llama.cpp's server on the same weights.
     Client {
         requirements: &[
@@ -161,14 +182,6 @@ impl Trainers {
     }
 }
 
-/// The version of this machine's Python. An environment points at the interpreter that made it and breaks with it.
-fn python_version() -> anyhow::Result<String> {
-    let told = quietly(
-        Command::new("python3").args(["-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]),
-    )?;
-    Ok(told.trim().to_owned())
-}
-
 impl Client {
     /// The requirement as pip reads it, such as `compute-horde-sdk==0.0.18`.
     fn requirement(&self) -> String {
@@ -211,34 +224,6 @@ impl Client {
         })?;
         Ok(interpreter_in(&environment))
     }
-}
-
-/// The version of uv, which makes an environment in a tenth of pip's time.
-const UV: &str = "0.13.9";
-
-/// uv, in an environment of its own.
-fn installer() -> anyhow::Result<PathBuf> {
-    let environment = cache::make_once("python", &format!("uv-{UV}"), |folder| {
-        quietly(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
-        let mut pip = Command::new(interpreter_in(folder));
-        pip.args([
-            "-m",
-            "pip",
-            "install",
-            "--no-input",
-            "--disable-pip-version-check",
-            "--quiet",
-        ]);
-        quietly(pip.arg(format!("uv=={UV}"))).map(drop)
-    })?;
-    Ok(environment.join("bin/uv"))
-}
-
-/// A command of uv, which uses this machine's Python and trusts the certificates that this machine trusts.
-fn uv(program: &Path, command: &str) -> Command {
-    let mut uv = Command::new(program);
-    uv.args(["--quiet", "--native-tls", "--no-python-downloads", command]);
-    uv
 }
 
 /// A program that comes ready made: fetched once, with the digest of its wheel compared.
@@ -325,10 +310,6 @@ pub(super) fn prepare_trainers(run: &Run<'_>) -> anyhow::Result<Interpreters> {
 /// Whether environments can be made at all.
 pub(super) fn present() -> bool {
     quietly(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok()
-}
-
-fn interpreter_in(folder: &Path) -> PathBuf {
-    folder.join("bin/python")
 }
 
 #[cfg(test)]

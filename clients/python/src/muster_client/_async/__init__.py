@@ -1,0 +1,1 @@
+"""The client with `await`, of which the one without is made."""

@@ -1,0 +1,180 @@
+"""Files to the store and back. A connection that breaks costs what was on its way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO
+
+from .._trees import ManifestEntry, append, make_entry, read_manifest
+from .._waiting import call_in_thread, sleep_async
+from ..errors import Damaged, MusterError, Refused, Unreachable, Unwell
+from ..models import CreateFile, FilePage, FileView, KeptCheckpoint
+from .facilitator import AsyncFacilitator
+
+_BLOCK = 256 * 1024
+#: Breaks without any progress in between, and the pause after the first; later ones double.
+_BREAKS = 6
+_FIRST_PAUSE = 0.25
+#: How far back a file is looked for that was sent before.
+_LOOK_PAGES, _LOOK_SIZE = 4, 100
+_MAX_MANIFEST = 8 << 20
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+async def _blocks(path: Path, start: int) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(start)
+        while block := await call_in_thread(file.read, _BLOCK):
+            yield block
+
+
+async def _known(facilitator: AsyncFacilitator, path: Path, name: str, sha256: str) -> FileView | None:
+    """A file of the account with that name and content, whole or begun."""
+    size = path.stat().st_size
+    for page in range(1, _LOOK_PAGES + 1):
+        files = await facilitator.get(FilePage, "/api/v1/files/", page=page, page_size=_LOOK_SIZE)
+        for file in files.results:
+            if (file.name, file.size, file.sha256) == (name, size, sha256):
+                return file
+        if files.next is None:
+            break
+    return None
+
+
+async def upload(facilitator: AsyncFacilitator, path: Path, name: str) -> FileView:
+    """Sends a file to the store. Content that lies there under that name already is not sent again."""
+    sha256 = await call_in_thread(_digest, path)
+    size = path.stat().st_size
+    file = await _known(facilitator, path, name, sha256)
+    if file is None:
+        file = await facilitator.post(FileView, "/api/v1/files/", CreateFile(name=name, size=size, sha256=sha256))
+    if not file.complete:
+        await _push(facilitator, path, size, file.upload_url)
+    return await facilitator.get(FileView, f"/api/v1/files/{file.id}/")
+
+
+async def _push(facilitator: AsyncFacilitator, path: Path, size: int, url: str) -> None:
+    breaks, pause, last = 0, _FIRST_PAUSE, -1
+    while True:
+        try:
+            head = await facilitator.request("HEAD", url)
+            start = int(head.headers.get("upload-offset", 0))
+            if start > last:
+                breaks, pause, last = 0, _FIRST_PAUSE, start
+            headers = {"content-length": str(size - start)}
+            if size > start:
+                headers["content-range"] = f"bytes {start}-{size - 1}/{size}"
+            elif size > 0:
+                return
+            await facilitator.request("PUT", url, _blocks(path, start), headers)
+            return
+        except Refused as refused:
+            if refused.status == 422:
+                raise Damaged(f"{path} changed while it was uploaded, or was damaged on its way") from refused
+            passes = isinstance(refused, Unwell) or refused.status in (400, 409)
+            breaks += 1
+            if not passes or breaks >= _BREAKS:
+                raise
+        except Unreachable:
+            breaks += 1
+            if breaks >= _BREAKS:
+                raise
+        await sleep_async(pause)
+        pause *= 2
+
+
+async def download(facilitator: AsyncFacilitator, file: FileView, into: Path) -> Path:
+    """Fetches a file of the store to `into`, which is replaced once everything has come and its sha256 is right."""
+    into.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{into.name}.", suffix=".part", dir=into.parent)
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as target:
+            await _pull(facilitator, file, target)
+        found = await call_in_thread(_digest, part)
+        if file.sha256 is not None and found != file.sha256:
+            raise Damaged(f"the bytes of {file.name} have sha256 {found} instead of {file.sha256}; fetch it again")
+        # As the umask has it, like any file that is written here.
+        mask = os.umask(0)
+        os.umask(mask)
+        part.chmod(0o666 & ~mask)
+        part.replace(into)
+    finally:
+        part.unlink(missing_ok=True)
+    return into
+
+
+async def _pull(facilitator: AsyncFacilitator, file: FileView, target: IO[bytes]) -> None:
+    breaks, pause = 0, _FIRST_PAUSE
+    while True:
+        before = target.tell()
+        headers = {"range": f"bytes={before}-"} if before else {}
+        if before and file.sha256:
+            headers["if-range"] = f'"{file.sha256}"'
+        try:
+            async with facilitator.stream(file.download_url, headers) as answer:
+                if before and answer.status_code != 206:
+                    # A server that sends everything again is taken at its word.
+                    target.seek(0)
+                    target.truncate()
+                async for piece in answer.aiter_bytes():
+                    target.write(piece)
+            return
+        except (Unreachable, Unwell):
+            breaks = 0 if target.tell() > before else breaks + 1
+            if breaks >= _BREAKS:
+                raise
+            if file.size is not None and target.tell() == file.size:
+                return
+        await sleep_async(pause)
+        pause = _FIRST_PAUSE if breaks == 0 else pause * 2
+
+
+async def _block(facilitator: AsyncFacilitator, blocks: str, digest: str, limit: int) -> bytes:
+    """A block of a job's checkpoints by its SHA-256, which is checked."""
+    path, _, query = blocks.partition("?")
+    url = f"{path.rstrip('/')}/{digest}?{query}"
+    breaks, pause = 0, _FIRST_PAUSE
+    while True:
+        try:
+            content = (await facilitator.request("GET", url)).content
+            break
+        except (Unreachable, Unwell):
+            breaks += 1
+            if breaks >= _BREAKS:
+                raise
+        await sleep_async(pause)
+        pause *= 2
+    if len(content) > limit or hashlib.sha256(content).hexdigest() != digest:
+        raise Damaged(f"the store has another content for the block {digest}")
+    return content
+
+
+async def restore(facilitator: AsyncFacilitator, blocks: str, kept: KeptCheckpoint, into: Path) -> Path:
+    """Lays a checkpoint out below the folder `into`. Nothing of that name may be there."""
+    digest = kept.manifest.removeprefix("sha256:")
+    entries = read_manifest(await _block(facilitator, blocks, digest, _MAX_MANIFEST), kept.name)
+    place = into / kept.name
+    if place.exists() or place.is_symlink():
+        raise MusterError(f"{place} is here already: move it, or name another folder")
+    into.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        path = await call_in_thread(make_entry, entry, into)
+        await _fill(facilitator, blocks, entry, path)
+    return place
+
+
+async def _fill(facilitator: AsyncFacilitator, blocks: str, entry: ManifestEntry, path: Path) -> None:
+    for digest, length in zip(entry.blocks, entry.lengths(), strict=True):
+        content = await _block(facilitator, blocks, digest.hex(), length)
+        if len(content) != length:
+            raise Damaged(f"a block of {entry.path} has {len(content)} bytes instead of {length}")
+        await call_in_thread(append, path, content)

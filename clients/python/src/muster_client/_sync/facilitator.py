@@ -1,0 +1,134 @@
+# Made from _async/ by generate.py: change that.
+"""Requests to a facilitator in the name of an API key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import httpx
+
+from .. import _answers
+from .._decode import decode, encode
+from .._waiting import sleep_sync
+from ..errors import MusterError, Unauthorised, Unreachable, Unwell
+
+T = TypeVar("T")
+
+#: How often a request that may be repeated is sent, and the pause before the second time; later ones double.
+_TRIES = 4
+_FIRST_PAUSE = 0.25
+_TIMEOUT = httpx.Timeout(20, connect=10)
+#: An answer of many pieces may be silent for so long; a facilitator sends a comment more often.
+_STREAM_TIMEOUT = httpx.Timeout(20, connect=10, read=60)
+#: What this package understands in answers, beyond what ComputeHorde's clients know.
+_FEATURES = "terms, queue, results, webhooks, metrics, completion, output, non-finite-metrics, folders"
+
+
+class Facilitator:
+    """A facilitator, as one account reaches it."""
+
+    def __init__(self, facilitator: str, api_key: str, http: httpx.Client | None) -> None:
+        """Opens nothing yet."""
+        if not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
+            raise MusterError("the API key is empty or has characters that no key has; it begins with msk_")
+        self.base = _answers.base_of(facilitator)
+        self.api_key = api_key
+        self.http = http or httpx.Client(timeout=_TIMEOUT)
+        self._headers = {"authorization": f"Bearer {api_key}", "muster-features": _FEATURES}
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.http.close()
+
+    def get(self, kind: type[T], path: str, **query: Any) -> T:
+        """Reads an object."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return decode(kind, self.send("GET", path, query=given, repeat=True))
+
+    def post(self, kind: type[T], path: str, body: Any, **options: Any) -> T:
+        """Makes an object, and reads it."""
+        return decode(kind, self.send("POST", path, body=body, **options))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeat: bool = False,
+    ) -> Any:
+        """Sends a request, and reads the JSON of its answer; `None` for an answer without a body.
+
+        With `repeat` it is sent again where no answer came.
+        """
+        content = None if body is None else json.dumps(encode(body)).encode()
+        sent = {**self._headers, **(headers or {})}
+        if content is not None:
+            sent["content-type"] = "application/json"
+        pause, tries = _FIRST_PAUSE, _TRIES if repeat else 1
+        while True:
+            try:
+                response = self.request(method, self.base + path, content, sent, query)
+                return _answers.json_of(response.content, self.base) if response.content else None
+            except (Unreachable, Unwell):
+                tries -= 1
+                if tries == 0:
+                    raise
+            sleep_sync(pause)
+            pause *= 2
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        content: Any = None,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, Any] | None = None,
+    ) -> httpx.Response:
+        """Sends one request, also to a signed URL, which gets no key."""
+        try:
+            response = self.http.request(
+                method, url, content=content, headers=headers, params=query or None, timeout=_TIMEOUT
+            )
+        except httpx.TransportError as error:
+            raise Unreachable(f"the facilitator at {self.base} does not answer: {error}") from error
+        if not response.is_success:
+            raise _answers.error_of(response.status_code, response.content)
+        return response
+
+    @contextmanager
+    def stream(
+        self, url: str, headers: Mapping[str, str] | None = None, *, with_key: bool = False
+    ) -> Iterator[httpx.Response]:
+        """An answer that is read while it comes."""
+        sent = {**(self._headers if with_key else {}), **(headers or {})}
+        try:
+            with self.http.stream("GET", url, headers=sent, timeout=_STREAM_TIMEOUT) as response:
+                if not response.is_success:
+                    raise _answers.error_of(response.status_code, response.read())
+                yield response
+        except httpx.TransportError as error:
+            raise Unreachable(f"the facilitator at {self.base} does not answer: {error}") from error
+
+    def features(self) -> set[str]:
+        """The features that the facilitator knows; none for one of another make."""
+        try:
+            health = self.send("GET", "/health", repeat=True)
+        except (Unauthorised, Unwell, Unreachable):
+            raise
+        except MusterError:
+            return set()
+        found = health.get("features") if isinstance(health, dict) else None
+        return {name for name in found or [] if isinstance(name, str)}
+
+    def require(self, needed: set[str]) -> None:
+        """Fails if the facilitator lacks a feature: it would drop a part of the request in silence."""
+        lacking = needed - self.features() if needed else set()
+        if lacking:
+            names = ", ".join(sorted(lacking))
+            raise MusterError(f"the facilitator at {self.base} does not know {names}, which this needs")
