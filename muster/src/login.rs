@@ -10,6 +10,7 @@ use muster_process::SharedClock;
 use muster_protocol::account_api::{ApiKey, CreateKey};
 use muster_terminal::{key_text, print};
 use reqwest::StatusCode;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::{Keys, Login};
@@ -125,6 +126,14 @@ fn remember(target: &FacilitatorAccess) -> SavedLogin {
     }
 }
 
+/// A key that was made, with the URL of the facilitator that takes it.
+#[derive(Serialize)]
+struct MadeKey<'a> {
+    #[serde(flatten)]
+    key: &'a ApiKey,
+    facilitator: &'a str,
+}
+
 /// `muster keys`.
 pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> {
     match command {
@@ -146,14 +155,19 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
                 ));
             }
             if args.json {
+                let made = MadeKey {
+                    key: &made,
+                    facilitator: client.base(),
+                };
                 print::line(format_args!("{}", serde_json::to_string(&made)?));
             } else {
                 print::line(format_args!("{}", made.key.as_deref().unwrap_or_default()));
                 print::problem(format_args!(
-                    "key {} ({}) opens the account {}{}; it is shown this once, keep it like a password",
+                    "key {} ({}) opens the account {} at {}{}; it is shown this once, keep it like a password",
                     made.id,
                     made.name,
                     made.account,
+                    client.base(),
                     key_text::bounds(&made)
                 ));
             }

@@ -1,4 +1,4 @@
-//! Our own package for Python, `clients/python`: by itself, and against a running subnet. What is tested is its wheel.
+//! Our own package for Python, `clients/python`: its wheel by itself, and against a running subnet.
 
 #![expect(clippy::unwrap_used, reason = "sections of a test fail as tests do")]
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 const PACKAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../clients/python");
 
 /// Builds the wheel into a folder, and returns its path.
-fn build_wheel(python: &Path, into: &Path) -> PathBuf {
+pub(crate) fn build_wheel(python: &Path, into: &Path) -> PathBuf {
     let mut build = Command::new(python);
     build
         .args(["-m", "hatchling", "build", "--target", "wheel", "--directory"])

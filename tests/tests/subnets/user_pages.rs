@@ -5,11 +5,14 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::os::unix::fs::symlink;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use muster_tests::{PYTHON_IMAGE, RunningSubnet, muster, python_image, run};
+use muster_tests::{PYTHON_IMAGE, RunningSubnet, muster, program_from_env, python_image, run};
+
+use super::python_client::build_wheel;
 
 /// The image that the pages run.
 const NAMED: &str = "python:3.13-slim";
@@ -29,16 +32,19 @@ pub(crate) fn every_block_of_the_users_pages_runs(subnet: &RunningSubnet) {
         .map(|entry| entry.unwrap().path())
         .collect();
     pages.sort();
+    let python = program_from_env("MUSTER_TEST_CLIENT_PYTHON").unwrap();
+    let wheels = tempfile::tempdir().unwrap();
+    let wheel = build_wheel(&python, wheels.path());
     let mut tried = 0;
     for page in pages {
         let text = std::fs::read_to_string(&page).unwrap();
         let blocks = blocks_of(&text);
         if !blocks.is_empty() {
             tried += 1;
-            run_page(subnet, &page.display().to_string(), &blocks);
+            run_page(subnet, &page.display().to_string(), &blocks, (&python, &wheel));
         }
     }
-    assert!(tried >= 6, "{tried} pages have commands");
+    assert!(tried >= 7, "{tried} pages have commands");
 }
 
 /// The blocks of commands of a page.
@@ -49,10 +55,14 @@ fn blocks_of(page: &str) -> Vec<String> {
         .collect()
 }
 
-fn run_page(subnet: &RunningSubnet, page: &str, blocks: &[String]) {
+/// Runs the blocks of a page. `python` there is the interpreter `python` with the package in `wheel`.
+fn run_page(subnet: &RunningSubnet, page: &str, blocks: &[String], (python, wheel): (&Path, &Path)) {
     let here = tempfile::tempdir().unwrap();
     let programs = tempfile::tempdir().unwrap();
     symlink(muster().unwrap(), programs.path().join("muster")).unwrap();
+    let called = programs.path().join("python");
+    std::fs::write(&called, format!("#!/bin/sh\nexec {} \"$@\"\n", python.display())).unwrap();
+    std::fs::set_permissions(&called, Permissions::from_mode(0o755)).unwrap();
     let built = format!("muster-page-{}", std::process::id());
     let script = blocks
         .join("\n")
@@ -64,6 +74,7 @@ fn run_page(subnet: &RunningSubnet, page: &str, blocks: &[String]) {
         .args(["-euxo", "pipefail", "-c", &script])
         .current_dir(here.path())
         .env("PATH", format!("{}:{path}", programs.path().display()))
+        .env("PYTHONPATH", wheel)
         .env("MUSTER_DIR", subnet.folder()))
     .unwrap();
     if script.contains(&built) {

@@ -457,6 +457,7 @@ pub(crate) fn an_api_key_opens_what_the_hotkey_owns_until_it_is_revoked(subnet: 
         called
     };
     let url = format!("http://{}", subnet.field("facilitator").unwrap());
+    assert_eq!(made["facilitator"], url);
     let validator = subnet.field("validator").unwrap();
     let refused =
         run(elsewhere(&["job", "ls", "--facilitator", &url]).env("MUSTER_API_KEY", "msk_wrong")).unwrap();

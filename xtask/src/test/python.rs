@@ -105,7 +105,7 @@ const CLIENTS: &[Client] = &[
         alone: &["compute-horde==0.0.27"],
         variable: "MUSTER_TEST_COMPUTE_HORDE_PYTHON",
     },
-    // What our own package for Python needs, is checked by and stands beside.
+    // The needs of our own package for Python: libraries, checks, and the client that it stands beside.
     Client {
         requirements: &[
             "httpx==0.28.1",
