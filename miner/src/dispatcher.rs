@@ -252,8 +252,8 @@ impl Dispatcher {
         let Some(running) = run(&*self.manager, order, stop.clone()) else {
             return;
         };
-        peers.processes.insert(attempt, stop);
-        let inbox = self.inbox.clone();
+        peers.processes.insert(attempt, stop.clone());
+        let (inbox, stopping) = (self.inbox.clone(), self.tasks.token());
         self.tasks.spawn("executor", async move {
             let told = async {
                 while reasons.changed().await.is_ok() {
@@ -263,9 +263,17 @@ impl Dispatcher {
                 // The manager has nothing more to report.
                 std::future::pending::<()>().await;
             };
+            // An executor whose lease goes on outlives this process, and comes back to the next one.
+            let left = async {
+                stopping.cancelled().await;
+                if stop.is_cancelled() {
+                    std::future::pending::<()>().await;
+                }
+            };
             let ended = tokio::select! {
                 ended = running => ended,
                 () = told => return,
+                () = left => return,
             };
             let how = ended.unwrap_or_else(|error| Causes(&error).to_string());
             tracing::debug!(%attempt, how, "the executor is gone");

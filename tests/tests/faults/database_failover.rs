@@ -1,5 +1,6 @@
 //! Users of two facilitators and two validators on PostgreSQL that fails over: the primary is killed under fifty jobs,
-//! whose events are followed. No job is lost, none runs twice, and an answer that did not come is looked up.
+//! whose events are followed, and twenty streamed answers. No job is lost, none runs twice, and an answer that did not
+//! come is looked up. A stream comes whole, with a proof that is kept, or its end says that it was cut.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -16,10 +17,20 @@ use muster_process::{Clock as _, SystemClock, Tasks, tls};
 use muster_protocol::rest::{CreateJob, JobView};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_testbed::wait_for;
-use muster_tests::{BUSYBOX, FailoverDatabase, Layout, Parts, Role, muster, shell_image};
+use muster_tests::{
+    BUSYBOX, FailoverDatabase, Layout, Parts, Role, RunningSubnet, free_address, muster, run, shell_image,
+};
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 const JOBS: usize = 50;
+const STREAMS: usize = 20;
+/// The tokens of an answer, and the milliseconds between two of them: it outlasts the loss of the database.
+const TOKENS: u32 = 1_200;
+const PACE_MS: &str = "20";
+const MODEL: &str = "parrot";
+/// The image of the model that repeats what it is asked; every local subnet loads it.
+const IMAGE: &str = "muster/hello:latest";
 /// The pause before a user tries again.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -36,10 +47,11 @@ struct Unit {
 }
 
 impl Unit {
-    /// Starts a role with a copy of `config` that has these keys changed.
-    fn start(parts: &Parts, role: Role, name: &str, bind: SocketAddr) -> Self {
+    /// Starts a role with a copy of its configuration that has `more` in it.
+    fn start(parts: &Parts, role: Role, name: &str, bind: SocketAddr, more: &Value) -> Self {
         let text = std::fs::read_to_string(parts.config_file(role)).unwrap();
         let mut table: toml::Table = text.parse().unwrap();
+        table.extend(toml::Table::try_from(more).unwrap());
         let file = |extension: &str| parts.folder().join(name).with_extension(extension);
         let mut set = |key: &str, value: String| table.insert(key.to_owned(), toml::Value::String(value));
         set("bind", bind.to_string());
@@ -49,11 +61,7 @@ impl Unit {
         }
         std::fs::write(file("toml"), table.to_string()).unwrap();
         let mut unit = Self {
-            role: if role == Role::Validator {
-                "validator"
-            } else {
-                "facilitator"
-            },
+            role: role.name(),
             config: file("toml"),
             child: None,
             starts: 0,
@@ -84,6 +92,16 @@ impl Unit {
         self.child = Some(command.spawn().unwrap());
         self.starts += 1;
     }
+}
+
+/// What the units and the database wrote to their logs.
+fn logs(units: &[Unit], database: &FailoverDatabase) -> String {
+    let read = |unit: &Unit| {
+        let log = unit.config.with_extension("log");
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        format!("== {}\n{text}\n", log.display())
+    };
+    units.iter().map(read).collect::<String>() + &database.logs()
 }
 
 impl Drop for Unit {
@@ -144,6 +162,72 @@ async fn follow(client: &Client, id: JobId) -> JobView {
     }
 }
 
+/// How a streamed answer ended.
+#[derive(Debug)]
+enum StreamedAnswer {
+    /// With its last event. The id is that of its proof.
+    Whole { id: String },
+    /// In its middle, with the reason in an event.
+    Told,
+    /// In its middle, without a word; the end of what came.
+    Silent(String),
+}
+
+/// Asks the model, and reads the answer to its end. `begun` counts the answers of which something has come.
+async fn ask(client: &Client, begun: &AtomicUsize) -> StreamedAnswer {
+    let body = json!({
+        "model": MODEL, "messages": [{"role": "user", "content": "one two three"}], "max_tokens": TOKENS, "stream": true,
+    });
+    let nonce = "07".repeat(32);
+    let asked = client.ask_model("/v1/chat/completions", body.to_string().into_bytes(), &nonce);
+    let mut answer = asked.await.unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let (mut text, mut has_begun) = (String::new(), false);
+    while let Ok(Some(piece)) = answer.chunk().await {
+        text.push_str(&String::from_utf8_lossy(&piece));
+        if !has_begun && text.contains("\"content\":\"one") {
+            has_begun = true;
+            begun.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    if text.contains("data: {\"error\"") {
+        return StreamedAnswer::Told;
+    }
+    if text.contains("data: [DONE]") {
+        return StreamedAnswer::Whole { id };
+    }
+    StreamedAnswer::Silent(
+        text.chars()
+            .rev()
+            .take(300)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+            .collect(),
+    )
+}
+
+/// The gateway of a validator, for clients of this facilitator.
+fn gateway(facilitator: &Value) -> Value {
+    let inspected = run(Command::new("docker").args(["inspect", "--format", "{{.Id}}", IMAGE])).unwrap();
+    json!({
+        "bind": free_address().unwrap(),
+        "facilitators": [facilitator],
+        "max_sessions": 1,
+        "per_session": STREAMS,
+        "services": [{
+            "model": MODEL,
+            "image": inspected.stdout.trim(),
+            "engine": "other",
+            "listen": {"socket": "http.sock"},
+            "class": "always_on.test",
+            "args": ["parrot", "/muster/http.sock", PACE_MS],
+            "input_tokens_per_s": 1_000,
+            "output_tokens_per_s": 1_000,
+        }],
+    })
+}
+
 /// Waits until `url` answers with success.
 fn wait_for_success(
     runtime: &Runtime,
@@ -169,7 +253,10 @@ fn wait_for_success(
 fn users_lose_nothing_when_the_database_fails_over() {
     tls::install_provider();
     let runtime = Runtime::new().unwrap();
+    let _entered = runtime.enter();
     let http = reqwest::Client::new();
+    // It loads the image of the model.
+    drop(RunningSubnet::start().unwrap());
     let image = runtime.block_on(shell_image("")).unwrap();
     let mut database = FailoverDatabase::start(&["facilitator", "validator", "miner"]).unwrap();
     let roles = database.roles();
@@ -182,15 +269,30 @@ fn users_lose_nothing_when_the_database_fails_over() {
         ..Layout::default()
     };
     let mut parts = Parts::start(&layout).unwrap();
-    parts.kill(Role::Validator).unwrap();
-    let [first, second] = roles.validator_status;
+    let health = format!("http://{}/health", roles.facilitators);
+    let told = runtime.block_on(async { http.get(&health).send().await?.json::<Value>().await });
+    let signer = told.unwrap()["hotkey"].clone();
+    for role in parts.roles().to_vec() {
+        parts.kill(role).unwrap();
+    }
+    // The gateways are on this machine.
+    let dials = json!({"gateways": {"allow": ["127.0.0.0/8"]}});
+    let serves = || json!({"gateway": gateway(&signer)});
+    let ([one, two], [first, second]) = (roles.facilitator, roles.validator_status);
     let mut units = [
-        Unit::start(&parts, Role::Facilitator, "facilitator2", roles.facilitator[1]),
-        Unit::start(&parts, Role::Validator, "validator1", first),
-        Unit::start(&parts, Role::Validator, "validator2", second),
+        Unit::start(&parts, Role::Facilitator, "facilitator1", one, &dials),
+        Unit::start(&parts, Role::Facilitator, "facilitator2", two, &dials),
+        Unit::start(
+            &parts,
+            Role::Miner,
+            "miner1",
+            parts.address(Role::Miner),
+            &json!({}),
+        ),
+        Unit::start(&parts, Role::Validator, "validator1", first, &serves()),
+        Unit::start(&parts, Role::Validator, "validator2", second, &serves()),
     ];
     let leader = format!("http://{}/v0/leader", roles.validator);
-    let health = format!("http://{}/health", roles.facilitators);
     wait_for_success(&runtime, &http, "a validator that leads", &leader, || {});
 
     let clock = Arc::new(SystemClock::default());
@@ -220,10 +322,18 @@ fn users_lose_nothing_when_the_database_fails_over() {
             unknown
         })
     };
-    wait_for("the first fifteen jobs", || {
-        anyhow::Ok((taken.load(Ordering::SeqCst) >= 15).then_some(()))
+    let begun = Arc::new(AtomicUsize::new(0));
+    let answers: Vec<_> = (0..STREAMS)
+        .map(|_| {
+            let (client, begun) = (Arc::clone(&client), Arc::clone(&begun));
+            Tasks::new().spawn("ask", async move { ask(&client, &begun).await })
+        })
+        .collect();
+    wait_for("the first fifteen jobs, and words of every answer", || {
+        let are_there = taken.load(Ordering::SeqCst) >= 15 && begun.load(Ordering::SeqCst) >= STREAMS;
+        anyhow::Ok(are_there.then_some(()))
     })
-    .unwrap();
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", logs(&units, &database)));
 
     let lost = database.kill_primary().unwrap();
     let since = now();
@@ -266,13 +376,32 @@ fn users_lose_nothing_when_the_database_fails_over() {
         units.iter_mut().for_each(Unit::keep_running);
         anyhow::Ok(ends.iter().all(Task::is_finished).then_some(()))
     })
-    .unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", parts.logs(), database.logs()));
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", logs(&units, &database)));
     for end in ends {
         let (number, view) = runtime.block_on(end.join()).unwrap();
         assert_eq!(view.last_status(), JobStatus::Completed, "job {number}: {view:?}");
         let text = serde_json::to_string(&view).unwrap();
         assert!(text.contains(&format!("over {number}")), "job {number}: {text}");
     }
+    let ended: Vec<_> = answers
+        .into_iter()
+        .map(|answer| runtime.block_on(answer.join()).unwrap())
+        .collect();
+    let (mut whole, mut told) = (0, 0);
+    for answer in &ended {
+        match answer {
+            StreamedAnswer::Whole { id } => {
+                let proof: Value = runtime.block_on(client.proof(id)).unwrap();
+                assert_eq!(proof["verdict"], "proven", "{proof}");
+                whole += 1;
+            }
+            StreamedAnswer::Told => told += 1,
+            StreamedAnswer::Silent(end) => panic!("an answer ended without a word: …{end}"),
+        }
+    }
+    eprintln!(
+        "of {STREAMS} streamed answers {whole} came whole and are proven, {told} say that they were cut"
+    );
     let page = runtime.block_on(client.jobs(1, 100)).unwrap();
     assert_eq!(page.count, u64::try_from(JOBS).unwrap(), "each job is there once");
     database.wait_for_both().unwrap();

@@ -223,15 +223,19 @@ impl Attempt<'_> {
             content_type: head.content_type,
             end,
         };
-        observation
+        let signed = observation
             .settle(self.state, self.line, self.request, &asked, seen, observed)
             .await;
+        // A session that broke off by itself ends the body in order, and says in its proof how the answer ended.
+        match end.or(signed.filter(|signed| *signed != StreamEnd::Completed)) {
+            // The client went away, as the gateway saw it; a session that says so of a client that is here is wrong.
+            Some(StreamEnd::ClientGone) if end.is_some() => {}
+            Some(broken) => self.report_break(broken, events).await,
+            None => {}
+        }
         if let Some(trailers) = trailers {
             // The answer is stored: a client that went away by now lacks nothing that it can still be given.
             let _ = self.client.send(AnswerPart::Trailers(trailers)).await;
-        }
-        if let Some(end) = end {
-            self.report_break(end, events).await;
         }
         AttemptOutcome::Finished
     }
@@ -392,17 +396,10 @@ impl Attempt<'_> {
 
     /// Notifies the client that its answer broke off.
     async fn report_break(&self, end: StreamEnd, events: bool) {
-        let error = match end {
-            StreamEnd::ClientGone => return,
-            StreamEnd::Completed
-            | StreamEnd::EngineFailed
-            | StreamEnd::EngineSilent
-            | StreamEnd::Oversize
-            | StreamEnd::SessionClosed => OpenAiError::UpstreamFailed(format!(
-                "the answer broke off: {}; its proof covers the part that was sent",
-                end.name()
-            )),
-        };
+        let error = OpenAiError::UpstreamFailed(format!(
+            "the answer broke off: {}; its proof covers the part that was sent",
+            end.name()
+        ));
         let last = if events {
             // The engine may have stopped within a line.
             AnswerPart::Data(format!("\n\n{}", error.event()).into())

@@ -114,7 +114,8 @@ impl AnswerObservation {
     }
 
     /// Judges the proof and stores the answer, with its words if it is proven and successful: until the draw nobody
-    /// knows whether they will be needed.
+    /// knows whether they will be needed. Returns how the answer ended, as the session signed it; `None` without a proof
+    /// that holds.
     pub(crate) async fn settle(
         mut self,
         state: &GatewayState,
@@ -123,7 +124,7 @@ impl AnswerObservation {
         asked: &SentRequest,
         seen: oneshot::Receiver<ReceivedResponse>,
         observed: ObservedEnd,
-    ) {
+    ) -> Option<StreamEnd> {
         let judged = JudgedAnswer::judge(line, asked, seen, observed.end).await;
         let is_proven = judged.sequence.is_some();
         let is_paid = is_proven && observed.status.is_success();
@@ -153,7 +154,7 @@ impl AnswerObservation {
             first_byte_at: self.first_byte_at,
             ended_at: state.clock.now(),
             status: observed.status.as_u16(),
-            end: judged.end.to_owned(),
+            end: judged.end.name().to_owned(),
             // The session may state that the client went away: here it stayed.
             cut: matches!(
                 observed.end,
@@ -182,6 +183,7 @@ impl AnswerObservation {
         {
             state.fail(error);
         }
+        is_proven.then_some(judged.end)
     }
 }
 
@@ -257,7 +259,7 @@ impl AnswerObservation {
 /// The verdict on an answer, in the store's form.
 struct JudgedAnswer {
     /// As the session signed it, or as it was observed.
-    end: &'static str,
+    end: StreamEnd,
     /// [`PROVEN`], or why the answer is not proven.
     verdict: String,
     proof: Option<String>,
@@ -282,7 +284,7 @@ impl JudgedAnswer {
         };
         match verdict {
             Ok((stated, envelope)) => Self {
-                end: stated.end.name(),
+                end: stated.end,
                 verdict: PROVEN.to_owned(),
                 proof: Some(envelope.to_text()),
                 sequence: Some(stated.sequence),
@@ -292,7 +294,7 @@ impl JudgedAnswer {
                 tracing::warn!(session = %line.id(), miner = %line.miner(), %unproven, "an answer is not proven");
                 let arrived = checked.and_then(|checked| checked.proof).and_then(Result::ok);
                 Self {
-                    end: end.unwrap_or(StreamEnd::Completed).name(),
+                    end: end.unwrap_or(StreamEnd::Completed),
                     verdict: unproven.to_string(),
                     proof: arrived.map(|envelope| envelope.to_text()),
                     sequence: None,

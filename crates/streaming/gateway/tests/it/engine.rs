@@ -1,6 +1,5 @@
 //! An engine with OpenAI's interface whose pace the test controls.
 
-use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,6 +32,8 @@ pub(crate) struct Pace {
     pub(crate) asked: AtomicUsize,
     /// Whether every request is answered by an error of the server's.
     pub(crate) is_broken: AtomicBool,
+    /// Whether a stream breaks off in the place of its next event.
+    pub(crate) breaks_off: AtomicBool,
     /// Bytes that nobody reads, in each event.
     pub(crate) unread: AtomicUsize,
 }
@@ -45,6 +46,7 @@ impl Engine {
             words: watch::Sender::new(usize::MAX),
             asked: AtomicUsize::new(0),
             is_broken: AtomicBool::new(false),
+            breaks_off: AtomicBool::new(false),
             unread: AtomicUsize::new(0),
         });
         let router = Router::new()
@@ -116,6 +118,9 @@ async fn chat(State(pace): State<Arc<Pace>>, body: Bytes) -> Response {
                 .wait_for(|allowed| *allowed > said)
                 .await
                 .unwrap();
+            if pace.breaks_off.load(Ordering::SeqCst) {
+                return Some((Err(std::io::Error::other("the engine broke off")), words + 1));
+            }
             let event = if said == words {
                 let last = event(&serde_json::json!([]), Some(&usage));
                 format!("{last}data: [DONE]\n\n")
@@ -129,7 +134,7 @@ async fn chat(State(pace): State<Arc<Pace>>, body: Bytes) -> Response {
                 let comment = " ".repeat(unread);
                 format!(": {comment}\n\n{}", event(&serde_json::json!([choice]), None))
             };
-            Some((Ok::<_, Infallible>(Bytes::from(event)), said + 1))
+            Some((Ok(Bytes::from(event)), said + 1))
         }
     });
     let kind = [("content-type", "text/event-stream")];

@@ -220,6 +220,33 @@ async fn after_the_first_byte_the_client_is_told_inside_the_stream() {
     );
 }
 
+#[tokio::test]
+async fn the_client_is_told_of_an_answer_that_its_session_ended_early() {
+    let world = World::new(|_| ()).await;
+    world.pace().words.send_replace(1);
+    let mut answer = world.chat(3, true).send().await.unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let mut body = read_until(&mut answer, "word0").await;
+    world.pace().breaks_off.store(true, Ordering::SeqCst);
+    world.pace().words.send_replace(usize::MAX);
+    body += &answer.text().await.unwrap();
+    // The session ends the body in order, with its proof.
+    let parts = body.split_once("\n: muster-proof ");
+    let (said, after) = parts.unwrap_or_else(|| panic!("{body}"));
+    assert!(said.contains("word0") && !said.contains("word1"), "{body}");
+    let event = after
+        .lines()
+        .find_map(|line| line.strip_prefix("data: "))
+        .unwrap();
+    let error: Value = serde_json::from_str(event).unwrap();
+    assert_eq!(error["error"]["code"], "upstream_failed", "{body}");
+    let view = world.proof(&id).await;
+    assert_eq!(
+        (&view["verdict"], &view["end"]),
+        (&"proven".into(), &"engine-failed".into())
+    );
+}
+
 /// An answer of which one word has arrived, and whose session is then presumed dead, with a clock that stands still.
 async fn presumed_dead(words: usize) -> (World, TestClock, reqwest::Response, String) {
     let clock = TestClock::new(SystemClock::new().now());
