@@ -18,6 +18,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use muster_http::Origin;
 use muster_http::addresses::AddressRules;
+use muster_http::event_stream::is_event_stream;
 use muster_http::pinned::{
     LookupError, NameLookup, SystemLookup, client_builder, permitted_addresses, permitted_now,
 };
@@ -191,8 +192,9 @@ impl GatewayClient {
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let metered = MeteredBody {
             status: head.status,
+            is_event_stream: is_event_stream(kind),
             meter: TokenMeter::new(kind, bounds),
-            inner: body,
+            inner: Some(body),
             report: Some(Box::new(report)),
         };
         Ok(Response::from_parts(head, Body::new(metered)))
@@ -302,11 +304,14 @@ impl fmt::Debug for GatewayClient {
     }
 }
 
-/// A body whose tokens are counted while it passes. It reports exactly once, when it ends or is dropped.
+/// A body whose tokens are counted while it passes. It reports exactly once, when it ends or is dropped. An event stream
+/// that breaks off ends with an event that says so.
 struct MeteredBody {
     status: StatusCode,
+    is_event_stream: bool,
     meter: TokenMeter,
-    inner: reqwest::Body,
+    /// The gateway's body; `None` once it has broken off and its client was told.
+    inner: Option<reqwest::Body>,
     report: Option<Box<dyn FnOnce(ForwardReport) + Send>>,
 }
 
@@ -336,7 +341,10 @@ impl http_body::Body for MeteredBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, reqwest::Error>>> {
         let this = self.get_mut();
-        let mut polled = Pin::new(&mut this.inner).poll_frame(cx);
+        let Some(inner) = &mut this.inner else {
+            return Poll::Ready(None);
+        };
+        let mut polled = Pin::new(inner).poll_frame(cx);
         match &mut polled {
             Poll::Pending => {}
             Poll::Ready(Some(Ok(frame))) => {
@@ -347,18 +355,37 @@ impl http_body::Body for MeteredBody {
                     keep_proof_trailer(trailers);
                 }
             }
-            Poll::Ready(None | Some(Err(_))) => this.report_end(),
+            Poll::Ready(None) => this.report_end(),
+            Poll::Ready(Some(Err(error))) => {
+                this.report_end();
+                // A body of a stated length ends where that says, so nothing can follow.
+                if this.is_event_stream && this.size_hint().exact().is_none() {
+                    tracing::info!(%error, "a gateway broke off an answer");
+                    this.inner = None;
+                    return Poll::Ready(Some(Ok(Frame::data(broken_off().into()))));
+                }
+            }
         }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.as_ref().is_none_or(http_body::Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.inner
+            .as_ref()
+            .map_or_else(SizeHint::default, http_body::Body::size_hint)
     }
+}
+
+/// The last event of a stream whose gateway is gone. The stream may have ended within a line.
+fn broken_off() -> String {
+    let error = OpenAiError::UpstreamFailed(
+        "the answer broke off: the connection to the model's gateway was lost; ask again".to_owned(),
+    );
+    format!("\n\n{}", error.event())
 }
 
 impl Drop for MeteredBody {
@@ -456,6 +483,35 @@ mod tests {
             .unwrap();
         assert_eq!(answer.status(), 200);
         assert!(!answer.headers().contains_key("set-cookie"));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_breaks_off_says_so_and_a_document_breaks_off_too() {
+        let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: ";
+        for (kind, is_told) in [("text/event-stream", true), ("application/json", false)] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let tasks = Tasks::new();
+            tasks.spawn("a gateway that ends", async move {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                let _ = socket.read(&mut [0; 1024]).await;
+                let answer = format!("{head}{kind}\r\n\r\n8\r\ndata: 1\n\r\n");
+                socket.write_all(answer.as_bytes()).await.unwrap();
+            });
+            let answer = forward(address, "127.0.0.1", &["127.0.0.1"], patience())
+                .await
+                .unwrap();
+            let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await;
+            assert_eq!(body.is_ok(), is_told, "{kind}");
+            let text = body
+                .map(|body| String::from_utf8(body.to_vec()).unwrap())
+                .unwrap_or_default();
+            let (said, told) = text.split_once("\n\n\ndata: ").unwrap_or_default();
+            assert_eq!(
+                (said, told.contains("upstream_failed")),
+                if is_told { ("data: 1", true) } else { ("", false) }
+            );
+        }
     }
 
     #[tokio::test]
