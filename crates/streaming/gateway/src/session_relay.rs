@@ -223,11 +223,11 @@ impl Attempt<'_> {
             content_type: head.content_type,
             end,
         };
-        let signed = observation
+        let stated = observation
             .settle(self.state, self.line, self.request, &asked, seen, observed)
             .await;
         // A session that broke off by itself ends the body in order, and says in its proof how the answer ended.
-        match end.or(signed.filter(|signed| *signed != StreamEnd::Completed)) {
+        match end.or(stated.filter(|stated| *stated != StreamEnd::Completed)) {
             // The client went away, as the gateway saw it; a session that says so of a client that is here is wrong.
             Some(StreamEnd::ClientGone) if end.is_some() => {}
             Some(broken) => self.report_break(broken, events).await,
@@ -237,6 +237,7 @@ impl Attempt<'_> {
             // The answer is stored: a client that went away by now lacks nothing that it can still be given.
             let _ = self.client.send(AnswerPart::Trailers(trailers)).await;
         }
+        let _ = self.client.send(AnswerPart::End).await;
         AttemptOutcome::Finished
     }
 

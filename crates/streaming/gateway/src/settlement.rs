@@ -114,8 +114,7 @@ impl AnswerObservation {
     }
 
     /// Judges the proof and stores the answer, with its words if it is proven and successful: until the draw nobody
-    /// knows whether they will be needed. Returns how the answer ended, as the session signed it; `None` without a proof
-    /// that holds.
+    /// knows whether they will be needed. Returns how the answer ended, as the session states it in a proof.
     pub(crate) async fn settle(
         mut self,
         state: &GatewayState,
@@ -183,7 +182,7 @@ impl AnswerObservation {
         {
             state.fail(error);
         }
-        is_proven.then_some(judged.end)
+        judged.stated
     }
 }
 
@@ -260,6 +259,8 @@ impl AnswerObservation {
 struct JudgedAnswer {
     /// As the session signed it, or as it was observed.
     end: StreamEnd,
+    /// As the session states it, whether its proof holds or not.
+    stated: Option<StreamEnd>,
     /// [`PROVEN`], or why the answer is not proven.
     verdict: String,
     proof: Option<String>,
@@ -285,6 +286,7 @@ impl JudgedAnswer {
         match verdict {
             Ok((stated, envelope)) => Self {
                 end: stated.end,
+                stated: Some(stated.end),
                 verdict: PROVEN.to_owned(),
                 proof: Some(envelope.to_text()),
                 sequence: Some(stated.sequence),
@@ -293,8 +295,10 @@ impl JudgedAnswer {
             Err(unproven) => {
                 tracing::warn!(session = %line.id(), miner = %line.miner(), %unproven, "an answer is not proven");
                 let arrived = checked.and_then(|checked| checked.proof).and_then(Result::ok);
+                let stated = arrived.as_ref().and_then(|envelope| envelope.statement().ok());
                 Self {
                     end: end.unwrap_or(StreamEnd::Completed),
+                    stated: stated.map(|stated| stated.end),
                     verdict: unproven.to_string(),
                     proof: arrived.map(|envelope| envelope.to_text()),
                     sequence: None,

@@ -90,10 +90,15 @@ fn begin(first: Option<AnswerPart>, parts: mpsc::Receiver<AnswerPart>) -> Respon
             response
         }
         Some(AnswerPart::Refused(error)) => error_response(&error),
-        Some(AnswerPart::Data(_) | AnswerPart::Trailers(_) | AnswerPart::Cut) | None => error_response(
-            &OpenAiError::Internal("the answer was lost on its way".to_owned()),
-        ),
+        Some(AnswerPart::Data(_) | AnswerPart::Trailers(_) | AnswerPart::End | AnswerPart::Cut) | None => {
+            error_response(&lost())
+        }
     }
+}
+
+/// The error for an answer whose task was ended.
+fn lost() -> OpenAiError {
+    OpenAiError::Internal("the answer was lost on its way".to_owned())
 }
 
 /// The body of a response, made of the parts that the request's task sends.
@@ -180,7 +185,7 @@ impl http_body::Body for AnswerBody {
                 }
             };
             match (part, &mut this.phase) {
-                (None, BodyPhase::Error(body)) => {
+                (None | Some(AnswerPart::End), BodyPhase::Error(body)) => {
                     let json = std::mem::take(body);
                     let event = match serde_json::from_slice::<serde_json::Value>(&json) {
                         Ok(json) => format!("data: {json}\n\n"),
@@ -190,10 +195,11 @@ impl http_body::Body for AnswerBody {
                     };
                     return this.end_with(event);
                 }
-                (None, BodyPhase::Waiting(_) | BodyPhase::Passing | BodyPhase::Ended) => {
+                (Some(AnswerPart::End), BodyPhase::Passing) | (None, BodyPhase::Ended) => {
                     this.phase = BodyPhase::Ended;
                     return Poll::Ready(None);
                 }
+                (None, BodyPhase::Waiting(_)) => return this.end_with(lost().event()),
                 (Some(AnswerPart::Head(status, headers)), BodyPhase::Waiting(_)) => {
                     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
                     this.phase = if status.is_success() && is_event_stream(kind) {
@@ -216,7 +222,7 @@ impl http_body::Body for AnswerBody {
                 (Some(AnswerPart::Refused(error)), BodyPhase::Waiting(_)) => {
                     return this.end_with(error.event());
                 }
-                (Some(AnswerPart::Cut), BodyPhase::Passing) => {
+                (None | Some(AnswerPart::Cut), BodyPhase::Passing) => {
                     this.phase = BodyPhase::Ended;
                     return Poll::Ready(Some(Err(AnswerCut)));
                 }
@@ -293,7 +299,31 @@ mod tests {
         vec![
             AnswerPart::Head(StatusCode::OK, events()),
             AnswerPart::Data(Bytes::from_static(b"data: 1\n\n")),
+            AnswerPart::End,
         ]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_without_its_end_is_cut() {
+        let mut parts = whole();
+        parts.pop();
+        let (to, from) = mpsc::channel(16);
+        for part in parts {
+            to.send(part).await.unwrap();
+        }
+        drop(to);
+        let response = reply(
+            from,
+            None,
+            Duration::from_secs(10),
+            HeaderValue::from_static("id"),
+        )
+        .await;
+        assert!(response.into_body().collect().await.is_err());
+        // One whose client waits has no head yet.
+        let (status, body) = collected(Vec::new(), true, Duration::from_secs(25)).await;
+        assert_eq!(status, StatusCode::OK);
+        assert!(body.contains("the answer was lost on its way"), "{body}");
     }
 
     #[tokio::test(start_paused = true)]
