@@ -2,14 +2,17 @@
 
 import asyncio
 import base64
+import dataclasses
 import hashlib
 import hmac
 import inspect
 import io
 import json
+import pickle
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +29,9 @@ from muster_client._requests import (
     choose_validator,
     file_of,
     kinds_of,
+    matches,
     needed_features,
+    output_path,
     read_inputs,
     relative,
     request_of,
@@ -52,6 +57,14 @@ def test_types_are_right():
     mypy = [sys.executable, "-m", "mypy", "--cache-dir", "/dev/null"]
     ran = subprocess.run(mypy, cwd=ROOT / "clients/python", capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout
+
+
+def test_style_is_kept():
+    for command in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
+        ran = subprocess.run(
+            [sys.executable, "-m", "ruff", *command], cwd=ROOT / "clients/python", capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_both_clients_have_the_same_calls():
@@ -124,13 +137,29 @@ def test_an_answer_of_another_form_is_named(value, words):
         ("127.0.0.1:8090", "http://127.0.0.1:8090"),
         ("f.example", "https://f.example"),
         ("https://f.example/below", "https://f.example/below"),
+        # A key is sent in the clear to this machine only.
+        ("localhost.example.org", "https://localhost.example.org"),
+        ("localhost:1", "http://localhost:1"),
+        ("[::1]:1", "http://[::1]:1"),
     ],
 )
 def test_an_address_is_read_as_people_write_it(address, base):
     assert base_of(address) == base
 
 
-@pytest.mark.parametrize("address", ["f.example:8090", "ftp://f.example", "https://f.example/?a=1", "https://"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "f.example:8090",
+        "ftp://f.example",
+        "https://f.example/?a=1",
+        "https://",
+        "",
+        "https://user:secret@f.example",
+        "http://[::1",
+        "https://f.example:port",
+    ],
+)
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(errors.MusterError):
         base_of(address)
@@ -220,6 +249,63 @@ def test_the_validator_at_which_a_job_starts_first_is_chosen():
             choose_validator(capacity(*found), kind)
 
 
+def test_a_delivered_file_is_one_that_the_pattern_names():
+    for pattern, path, is_named in [
+        ("*.txt", "a.txt", True),
+        ("*.txt", "b/a.txt", False),
+        ("*.txt", ".git/hooks/pre-commit", False),
+        ("out/*/[ab]?", "out/x/a1", True),
+        ("out/*/[!ab]?", "out/x/a1", False),
+    ]:
+        assert matches(pattern, path) is is_named, (pattern, path)
+    assert [output_path(output) for output in (".", "/output", "/output/a/", "a")] == [".", ".", "a", "a"]
+    assert kinds_of(".") == ["folder"]
+
+
+def test_a_mistake_in_a_job_is_told_before_anything_is_sent():
+    client, seen = answering()
+    for parts, words in [({"args": "words"}, "args is a list"), ({"outputs": "model.bin"}, "outputs is a list")]:
+        with pytest.raises(errors.MusterError, match=words):
+            client.submit(image="i", **parts)
+    with pytest.raises(errors.MusterError, match="and not both: name"):
+        client.submit(JobSpec(image="i"), name="x")
+    with pytest.raises(errors.MusterError, match="no 'stdlog'"):
+        client.output(job("completed"), "stdlog")
+    assert seen == []
+
+
+def test_output_is_read_on_where_its_connection_broke_and_compared():
+    def printed(digest):
+        stream = {"bytes": 7, "sha256": digest, "stored": {"blocks": "b", "bytes": 7}}
+        view = job("completed")
+        report = {"printed": {"stdout": stream, "stderr": {"bytes": 0}}}
+        return dataclasses.replace(view, completion=decode(models.CompletionReport, report))
+
+    right = hashlib.sha256(b"content").hexdigest()
+    parts = [httpx.Response(200, content=b"con"), httpx.ConnectError("no"), httpx.Response(200, content=b"tent")]
+    client, seen = answering(*parts)
+    assert client.output(printed(right)) == b"content"
+    assert [request.url.params["offset"] for request in seen] == ["0", "3", "3"]
+    client, _ = answering(httpx.Response(200, content=b"CONTENT"))
+    with pytest.raises(errors.Damaged):
+        client.output(printed(right))
+
+
+def test_a_deletion_whose_answer_was_lost_is_done():
+    client, seen = answering(httpx.ReadError("cut"), httpx.Response(404, json={"detail": "gone"}))
+    client.delete_file("11111111-2222-4333-8444-555555555555")
+    assert len(seen) == 2
+    client, _ = answering(httpx.Response(404, json={"detail": "none"}))
+    with pytest.raises(errors.NotFound):
+        client.delete_file("x/../y")
+
+
+def test_errors_cross_processes():
+    for error in [errors.Unwell(503, "busy"), errors.JobFailed(job("horde_failed"))]:
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again)) == (type(error), str(error))
+
+
 def test_a_file_of_the_store_is_known_by_its_url():
     name = "11111111-2222-4333-8444-555555555555"
     assert file_of(f"https://f.example/below/files/{name}/upload?Expires=1") == name
@@ -267,9 +353,16 @@ def test_a_message_of_a_webhook_is_taken_if_its_secret_signed_it_lately():
         ({}, BODY, 1_100, "no header webhook-id"),
         (signed() | {"webhook-timestamp": "?"}, BODY, 1_100, "cannot be read"),
         (signed(b"[]"), b"[]", 1_100, "no object"),
+        (signed() | {"webhook-timestamp": "9" * 400}, BODY, 1_100, "cannot be read"),
     ]:
         with pytest.raises(errors.InvalidMessage, match=words):
             webhooks.verify(SECRET, headers, body, now=now)
+
+
+def test_a_secret_that_is_not_there_signs_nothing():
+    for secret, key in [("", b""), ("whsec_", b""), ("whsec_" + base64.b64encode(b"short").decode(), b"short")]:
+        with pytest.raises(errors.InvalidMessage, match="secret is none"):
+            webhooks.verify(secret, signed(key=key), BODY, now=1_000)
 
 
 def test_statements_are_read_as_the_vectors_have_them():
@@ -318,6 +411,22 @@ def test_the_scheme_of_texts_hashes_what_was_said():
     message = {"content": None, "reasoning_content": "r", "tool_calls": [call]}
     tools = json.dumps({"choices": [{"message": message}]}).encode()
     assert hash_answer("text", "application/json", tools)[0] == said("rf{}")
+    # A document with a field of another type is passed over whole, as the session's own reader does.
+    for odd in [
+        {"index": None, "text": "x"},
+        {"index": -1, "text": "x"},
+        {"index": "0", "text": "x"},
+        {"text": 7},
+        {"text": "\ud800"},
+        {"message": {"content": ["x"]}},
+        {"message": {"content": "x", "tool_calls": [None]}},
+        {"message": "x"},
+    ]:
+        body = b"data: " + json.dumps({"choices": [{"index": 0, "text": "x"}, odd]}).encode() + b"\n\n"
+        assert hash_answer("text", "text/event-stream", body) == (hashlib.sha256(body).digest(), len(body)), odd
+    assert hash_request("text", b'{"prompt": null, "input": "x"}') == parts("x")
+    for odd in [b'{"messages": [7]}', b'{"messages": [{"role": 7}]}', b'{"prompt": "\\ud800"}']:
+        assert hash_request("text", odd) == hashlib.sha256(odd).digest()
     picture = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}
     with pytest.raises(errors.NotProven, match="muster proof verify"):
         hash_request("text", json.dumps(picture).encode())
@@ -400,6 +509,8 @@ def test_a_record_holds_and_every_change_of_it_is_found(tmp_path):
         ({"words": record()["words"] | {"client_nonce": "07" * 32}}, "another request's nonce"),
         ({"words": record()["words"] | {"asked_at": later}}, "off the time"),
         ({"words": {}}, "cannot be read"),
+        ({"words": 7}, "cannot be read"),
+        ({"words": record()["words"] | {"asked_at": "2026-11-30T19:36:05"}}, "cannot be read"),
     ]
     for change, words in changes:
         with pytest.raises(errors.NotProven, match=words):
@@ -438,24 +549,40 @@ def test_a_manifest_leads_nowhere_else():
             read_manifest(damaged, "step-1")
 
 
-def test_an_archive_of_outputs_writes_nothing_outside_its_folder(tmp_path):
-    for name, kind, target in [
-        ("../out", tarfile.REGTYPE, ""),
-        ("/out", tarfile.REGTYPE, ""),
-        ("l", tarfile.SYMTYPE, "../../x"),
-    ]:
-        archive = tmp_path / "a.tar"
+def test_an_archive_of_outputs_is_laid_out_and_leads_nowhere_else(tmp_path):
+    def lay_out(*entries):
+        archive, into = tmp_path / "a.tar", Path(tempfile.mkdtemp(dir=tmp_path)) / "into"
         with tarfile.open(archive, "w") as made:
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = kind, target
-            made.addfile(entry)
-        if name == "/out":
-            # The leading slash goes.
-            unpack(archive, tmp_path / "into")
-            assert (tmp_path / "into" / "out").exists()
-            continue
+            for name, kind, target in entries:
+                entry = tarfile.TarInfo(name)
+                entry.type, entry.linkname, entry.mode = kind, target, 0o600 if name == "key" else 0o755
+                entry.size = 1 if kind == tarfile.REGTYPE else 0
+                made.addfile(entry, io.BytesIO(b"x"))
+        unpack(archive, into)
+        return into
+
+    file, folder, link = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE
+    into = lay_out(
+        (".", folder, ""), ("a/b", file, ""), ("key", file, ""), ("a/up", link, "../key"), ("deep/l", link, "../a")
+    )
+    assert (into / "a/b").read_bytes() == b"x" and (into / "a/up").read_bytes() == b"x"
+    assert (into / "key").stat().st_mode & 0o777 == 0o600
+    for entries in [
+        [("../out", file, "")],
+        [("/out", file, "")],
+        [("a/../../out", file, "")],
+        [("l", link, "../x")],
+        [("l", link, "/etc/passwd")],
+        [("a/l", link, "x/../../..")],
+        [("l", link, "")],
+        [("pipe", tarfile.FIFOTYPE, "")],
+        [("hard", tarfile.LNKTYPE, "a")],
+        [("a", file, ""), ("a", file, "")],
+        [("a", file, ""), ("a/b", file, "")],
+        [("p/q/r", link, "../.."), ("p/q/r/x", link, "..")],
+    ]:
         with pytest.raises(errors.Damaged):
-            unpack(archive, tmp_path / "into")
+            lay_out(*entries)
     assert not (tmp_path / "out").exists()
 
 

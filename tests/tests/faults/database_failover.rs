@@ -1,6 +1,7 @@
 //! Users of two facilitators and two validators on PostgreSQL that fails over: the primary is killed under fifty jobs,
 //! whose events are followed, and twenty streamed answers. No job is lost, none runs twice, and an answer that did not
-//! come is looked up. A stream comes whole, with a proof that is kept, or its end says that it was cut.
+//! come is looked up. A stream comes whole, with a proof that is kept, or its client learns that it was cut: by an event,
+//! or by its connection.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -390,6 +391,11 @@ fn users_lose_nothing_when_the_database_fails_over() {
         let text = serde_json::to_string(&view).unwrap();
         assert!(text.contains(&format!("over {number}")), "job {number}: {text}");
     }
+    wait_for("the end of all answers", || {
+        units.iter_mut().for_each(Unit::keep_running);
+        anyhow::Ok(answers.iter().all(Task::is_finished).then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", logs(&units, &database)));
     let ended: Vec<_> = answers
         .into_iter()
         .map(|answer| runtime.block_on(answer.join()).unwrap())

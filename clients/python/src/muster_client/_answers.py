@@ -10,20 +10,28 @@ from .errors import MusterError, NotFound, Refused, Unauthorised, Unreadable, Un
 
 _LONGEST = 2_000
 _INTERFACES = ("/api/v1", "/api", "/v1")
-_LOCAL = ("127.0.0.1", "localhost", "[::1]")
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def base_of(address: str) -> str:
     """The URL of a facilitator as people write it: without a scheme for this machine, or with `/v1` at its end."""
-    text = address.strip().rstrip("/")
-    if "://" not in text:
-        is_local = text.startswith(_LOCAL)
-        if not is_local and ":" in text:
+    text = address.strip()
+    wrong = MusterError(f"{address!r} is no address of a facilitator, such as https://facilitator.example.org")
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    if not parts.scheme:
+        # A key is never sent in the clear because a scheme was forgotten, but to this machine itself.
+        is_local = host in _LOCAL
+        if not is_local and port is not None:
             raise MusterError(f"the address {text} has no scheme; write https://{text} or http://{text}")
         text = f"{'http' if is_local else 'https'}://{text}"
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise MusterError(f"{address!r} is no address of a facilitator, such as https://facilitator.example.org")
+    is_odd = parts.scheme not in ("", "http", "https") or not host or "@" in parts.netloc
+    if is_odd or parts.query or parts.fragment:
+        raise wrong
+    text = text.rstrip("/")
     for path in _INTERFACES:
         text = text.removesuffix(path)
     return text.rstrip("/")

@@ -51,21 +51,44 @@ def _hash_asked(body: bytes) -> bytes | None:
     asked = _object(body)
     if asked is None:
         return None
-    messages, prompt = asked.get("messages"), asked.get("prompt", asked.get("input"))
-    if messages is not None:
-        if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+    messages, prompt = asked.get("messages"), asked.get("prompt")
+    prompt = asked.get("input") if prompt is None else prompt
+    try:
+        if messages is not None:
+            listed = [_member(one) for one in _list(messages)]
+            texts = [text for one in listed for text in (_text(one.get("role", "")), _content(one.get("content")))]
+        elif isinstance(prompt, str):
+            texts = [prompt]
+        elif isinstance(prompt, list):
+            texts = [_only_text(one) for one in prompt]
+        else:
             return None
-        texts = [text for one in messages for text in (one.get("role", ""), _content(one.get("content")))]
-    elif isinstance(prompt, str):
-        texts = [prompt]
-    elif isinstance(prompt, list):
-        texts = [_only_text(one) for one in prompt]
-    else:
+        parts = [len(text.encode()).to_bytes(4, "big") + text.encode() for text in texts]
+    except (_Unlike, UnicodeEncodeError):
         return None
-    if not all(isinstance(text, str) for text in texts):
-        return None
-    parts = (len(text.encode()).to_bytes(4, "big") + text.encode() for text in texts)
     return hashlib.sha256(b"".join(parts)).digest()
+
+
+class _Unlike(Exception):
+    """A document whose field has another type than OpenAI's: it holds no text, as the session's own reader has it."""
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise _Unlike
+    return value
+
+
+def _member(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Unlike
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Unlike
+    return value
 
 
 def _content(content: Any) -> str:
@@ -98,33 +121,38 @@ def _hash_texts(kind: str, body: bytes) -> bytes | None:
         return None
     choices: dict[int, Any] = {}
     for document in documents:
-        answer = _object(document)
-        listed = answer.get("choices", []) if answer else []
-        if not isinstance(listed, list) or not all(isinstance(choice, dict) for choice in listed):
+        try:
+            said = _said(_object(document) or {})
+        except (_Unlike, UnicodeEncodeError):
             continue
-        for choice in listed:
-            index = choice.get("index", 0)
-            if index not in choices and len(choices) >= _MAX_CHOICES:
-                continue
-            found = choices.setdefault(index, hashlib.sha256())
-            for text in _texts(choice):
-                found.update(text.encode())
+        for index, text in said:
+            if index in choices or len(choices) < _MAX_CHOICES:
+                choices.setdefault(index, hashlib.sha256()).update(text)
     if not choices:
         return None
     parts = (index.to_bytes(4, "big") + text.digest() for index, text in sorted(choices.items()))
     return hashlib.sha256(b"".join(parts)).digest()
 
 
-def _texts(choice: dict[str, Any]) -> list[str]:
-    found = [choice.get("text")]
-    for message in (choice.get("delta"), choice.get("message")):
-        if not isinstance(message, dict):
-            continue
-        found += [message.get(name) for name in ("reasoning_content", "content", "refusal")]
-        for call in message.get("tool_calls") or []:
-            function = call.get("function") or {}
-            found += [function.get("name"), function.get("arguments")]
-    return [text for text in found if isinstance(text, str)]
+def _said(answer: dict[str, Any]) -> list[tuple[int, bytes]]:
+    """The index of each choice with its text."""
+    said = []
+    for choice in map(_member, _list(answer.get("choices", []))):
+        index = choice.get("index", 0)
+        if type(index) is not int or not 0 <= index < 1 << 32:
+            raise _Unlike
+        found = [choice.get("text")]
+        for message in (choice.get("delta"), choice.get("message")):
+            if message is None:
+                continue
+            found += [_member(message).get(name) for name in ("reasoning_content", "content", "refusal")]
+            calls = message.get("tool_calls")
+            for call in map(_member, _list([] if calls is None else calls)):
+                function = call.get("function")
+                called = {} if function is None else _member(function)
+                found += [called.get("name"), called.get("arguments")]
+        said.append((index, "".join(_text(text) for text in found if text is not None).encode()))
+    return said
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

@@ -1,9 +1,11 @@
-"""What people ask a job for, read from its history."""
+"""How a job went, read from its history."""
 
 from __future__ import annotations
 
 import base64
 from typing import TYPE_CHECKING
+
+from .errors import MusterError
 
 if TYPE_CHECKING:
     from .models import StatusEntry
@@ -55,4 +57,7 @@ class JobResult:
 
     def artifact(self, path: str) -> bytes:
         """The contents of a small output file, by its path in the container: `/artifacts/scores.json`."""
+        if path not in self.artifacts:
+            there = ", ".join(self.artifacts) or "none"
+            raise MusterError(f"the job left no artifact {path}; its artifacts: {there}")
         return base64.b64decode(self.artifacts[path])

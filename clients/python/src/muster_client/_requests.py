@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fnmatch
 import io
 import os
 import zipfile
@@ -79,6 +80,12 @@ class JobSpec:
     webhook: str | None = None
     """The URL that is told of the job's end."""
 
+    def __post_init__(self) -> None:
+        """Refuses a text where a list of texts is meant, of which Python would take each letter."""
+        for name, value in (("args", self.args), ("outputs", self.outputs)):
+            if isinstance(value, str):
+                raise MusterError(f"{name} is a list of texts: write [{value!r}]")
+
 
 @dataclass(frozen=True)
 class StoredInput:
@@ -107,6 +114,10 @@ class Inputs:
     """The time that they may take."""
 
 
+#: The output that is all of `/output`.
+WHOLE = "."
+
+
 def relative(path: str, root: str) -> str:
     """A path below a folder of the container, as a user may write it: `/volume/data/x` is `data/x` below `/volume`."""
     plain = path.removeprefix(f"{root}/").removeprefix("./")
@@ -129,6 +140,11 @@ def files_of(folder: Path) -> Iterable[tuple[str, Path]]:
             path = Path(above) / name
             if path.is_file():
                 yield path.relative_to(folder).as_posix(), path
+
+
+def list_files(folder: Path) -> list[tuple[str, Path]]:
+    """The same as a list."""
+    return list(files_of(folder))
 
 
 def pack(inputs: Iterable[tuple[str, bytes | Path]], into: Any) -> None:
@@ -185,8 +201,22 @@ def read_inputs(inputs: Mapping[str, Input], download_timeout: int | None) -> In
     return Inputs(volumes, [], download_timeout or seconds)
 
 
+def output_path(output: str) -> str:
+    """The path of an output below `/output`."""
+    path = output.rstrip("/")
+    return WHOLE if path in (WHOLE, "/output") else relative(path, "/output")
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a delivered file is one that the pattern names, part by part: nothing in it crosses a slash."""
+    parts, names = pattern.split("/"), path.split("/")
+    return len(parts) == len(names) and all(map(fnmatch.fnmatchcase, names, parts))
+
+
 def kinds_of(output: str) -> list[str]:
     """The kinds of an output: where its user does not say, whichever the program leaves of a file and a folder."""
+    if output_path(output) == WHOLE:
+        return ["folder"]
     if any(letter in output for letter in "*?["):
         return ["matching"]
     return ["folder"] if output.endswith("/") else ["file", "folder"]
@@ -195,7 +225,7 @@ def kinds_of(output: str) -> list[str]:
 def stored_name(path: str, kind: str) -> str:
     """The name of an output in the store, where a folder lies as an archive."""
     name = path.rsplit("/", 1)[-1]
-    if kind == "matching":
+    if kind == "matching" or path == WHOLE:
         return "output.tar"
     return f"{name}.tar" if kind == "folder" else name
 
@@ -220,7 +250,7 @@ def file_of(url: str) -> str | None:
 
 
 def terms_of(spec: JobSpec) -> dict[str, Any] | None:
-    """What the job asks for beyond ComputeHorde's fields; `None` for nothing."""
+    """The terms of the job beyond ComputeHorde's fields; `None` for a job without any."""
     if spec.priority is not None and spec.priority not in _PRIORITIES:
         raise MusterError("a priority is a number from 1 to 10")
     start = {"workdir": spec.workdir, "entrypoint": spec.entrypoint, "stdin": spec.stdin}

@@ -3,28 +3,73 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import Damaged, MusterError
+from .errors import Damaged
 
 _DOMAIN = b"muster/checkpoint-manifest/1\n"
 _BLOCK = 8 << 20
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _MAX_PATH, _MAX_DEPTH, _MAX_NAME = 1024, 64, 255
 
 
 def unpack(archive: Path, into: Path) -> None:
-    """Lays a delivered folder out. No entry and no link leads out of it."""
-    if not hasattr(tarfile, "data_filter"):
-        raise MusterError("outputs that are folders need Python 3.11.4 or newer, which unpacks them safely")
-    into.mkdir(parents=True, exist_ok=True)
+    """Lays a delivered folder out in the folder `into`, which is made. No entry and no link leads out of it."""
+    into.mkdir()
+    links: list[tuple[Path, str]] = []
     try:
         with tarfile.open(archive, "r:") as tree:
-            tree.extractall(into, filter="data")
-    except tarfile.TarError as error:
-        raise Damaged(f"the archive of {into.name} cannot be unpacked: {error}") from error
+            for entry in tree:
+                names = [name for name in entry.name.split("/") if name != "."]
+                if entry.name.startswith("/") or any(name in ("", "..") for name in names):
+                    raise Damaged(f"the archive's entry {entry.name[:80]!r} leaves its folder")
+                path = into.joinpath(*names)
+                if entry.isdir():
+                    path.mkdir(_mode_here(entry.mode) | 0o700, parents=True, exist_ok=True)
+                elif entry.isreg() and (content := tree.extractfile(entry)):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with os.fdopen(os.open(path, _NEW_FILE, _mode_here(entry.mode)), "wb") as file:
+                        shutil.copyfileobj(content, file)
+                elif entry.issym():
+                    _check_link(names, entry.linkname)
+                    links.append((path, entry.linkname))
+                else:
+                    raise Damaged(f"the archive's entry {entry.name[:80]!r} is no file, no folder and no link")
+        # Links come last, so that no path leads through one.
+        for path, target in links:
+            # A folder above it that is a link would lie elsewhere in the tree, where the target leads out.
+            above = into
+            for name in path.parent.relative_to(into).parts:
+                above /= name
+                if above.is_symlink():
+                    raise Damaged(f"the archive's entry {path.name[:80]!r} lies below a link")
+                above.mkdir(exist_ok=True)
+            path.symlink_to(target)
+    except (tarfile.TarError, EOFError, FileExistsError, NotADirectoryError) as error:
+        raise Damaged(f"the archive cannot be unpacked: {error}") from error
+
+
+def _mode_here(mode: int) -> int:
+    """The permission bits of a file here, before the umask: who could read it may write it, if its owner might."""
+    kept = mode & 0o555
+    return kept | 0o200 | (mode & 0o444) >> 1 if mode & 0o200 else kept
+
+
+def _check_link(names: list[str], target: str) -> None:
+    """Refuses a link that leads out: `..` may stand at its start, as often as there are folders above it."""
+    level, has_name = len(names) - 1, False
+    for name in target.split("/"):
+        if name == "..":
+            level -= 1
+        has_name = has_name or name not in ("", ".", "..")
+        if level < 0 or (name == ".." and has_name):
+            target = "/"
+    if not target or target.startswith("/"):
+        raise Damaged(f"the archive's link {'/'.join(names)[:80]!r} leads out of its folder")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .models import JobView
+
 
 class MusterError(Exception):
     """Every error of this package."""
@@ -16,9 +21,13 @@ class Refused(MusterError):
 
     def __init__(self, status: int, reason: str) -> None:
         """Keeps the HTTP status of the answer, and its reason as text."""
-        super().__init__(f"the facilitator refused ({status}): {reason}")
+        super().__init__(status, reason)
         self.status = status
         self.reason = reason
+
+    def __str__(self) -> str:
+        """The error for people."""
+        return f"the facilitator refused ({self.status}): {self.reason}"
 
 
 class Unwell(Refused):
@@ -44,10 +53,14 @@ class NoValidator(MusterError):
 class JobFailed(MusterError):
     """A job ended without success. `job` is the job as it ended."""
 
-    def __init__(self, message: str, job: object) -> None:
-        """Keeps the ended job, a `muster_client.models.JobView`."""
-        super().__init__(message)
+    def __init__(self, job: JobView) -> None:
+        """Keeps the ended job."""
+        super().__init__(job)
         self.job = job
+
+    def __str__(self) -> str:
+        """The error for people."""
+        return f"job {self.job.uuid} failed: {self.job.failure}"
 
 
 class TooLate(MusterError):

@@ -48,8 +48,8 @@ __all__ = [
 SKEW = timedelta(seconds=30)
 #: The longest answer that is kept to be checked, in bytes.
 MAX_ANSWER = 64 * 1024 * 1024
-#: Answers that a transport keeps.
-KEPT = 64
+#: Answers that a transport keeps, and their bytes.
+KEPT, KEPT_BYTES = 64, 256 * 1024 * 1024
 #: The longest comment line at the end of a stream, in bytes.
 _MAX_LINE = 64 * 1024
 _ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -90,13 +90,13 @@ class Exchange:
     is_whole: bool = True
     """Whether the whole answer was kept."""
 
-    def transcript(self) -> dict[str, Any]:
-        """As a record has it."""
+    def transcript(self, below: str = "") -> dict[str, Any]:
+        """As a record has it. `below` is the path of a facilitator that does not stand at the root of its host."""
         if self.ended_at is None or not self.is_whole:
             raise NotProven("the answer was not read to its end, so it cannot be checked")
         return {
             "method": self.method,
-            "path": self.path,
+            "path": self.path.removeprefix(below),
             "request": base64.b64encode(self.request).decode(),
             "status": self.status,
             "content_type": self.content_type,
@@ -109,7 +109,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class ProvenAnswer:
-    """What is signed of an answer: by its session, and by the miner of the session."""
+    """The signed statements of an answer: that of its session, and that of the session's miner."""
 
     proof: ResponseProof
     attestation: Attestation
@@ -127,7 +127,10 @@ class ProofRecord:
     @classmethod
     def load(cls, path: str | Path) -> ProofRecord:
         """Reads a record that was saved."""
-        value = json.loads(Path(path).read_text())
+        try:
+            value = json.loads(Path(path).read_text())
+        except ValueError:
+            value = None
         if not isinstance(value, dict) or "attestation" not in value:
             raise NotProven(f"{path} is no record of a proof")
         return cls(value)
@@ -173,6 +176,14 @@ def verify(record: dict[str, Any]) -> ProvenAnswer:
 
     Raises `NotProven` with the first defect.
     """
+    try:
+        return _verify(record)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        # A record is another party's: its values may be of any type.
+        raise NotProven(f"the record cannot be read: {error}") from error
+
+
+def _verify(record: dict[str, Any]) -> ProvenAnswer:
     attested = open_envelope(str(record.get("attestation", "")))
     attestation = read_attestation(attested.statement)
     if not _is_signed(attestation.miner, attested):
@@ -267,7 +278,7 @@ class _Exchanges:
         exchange.content_type = response.headers.get("content-type")
         exchange.id = response.headers.get("x-request-id", "")
         self._kept[exchange.id] = exchange
-        while len(self._kept) > KEPT:
+        while len(self._kept) > KEPT or sum(len(one.response) for one in self._kept.values()) > KEPT_BYTES:
             self._kept.popitem(last=False)
 
     def of_answer(self, answer_id: str) -> Exchange:
@@ -294,7 +305,7 @@ def _take(exchange: Exchange, piece: bytes) -> None:
 
 def _lacks_its_end(exchange: Exchange) -> bool:
     """Whether the reader stopped at the last event of a stream, which the proof follows."""
-    return exchange.ended_at is None and b"data: [DONE]" in exchange.response[-_MAX_LINE:]
+    return exchange.ended_at is None and b"\ndata: [DONE]" in exchange.response[-_MAX_LINE:]
 
 
 def _stream_class(stream: Any, name: str) -> type:
@@ -327,11 +338,16 @@ class RecordingTransport(_Exchanges):
                 exchange.ended_at = _now()
 
             def close(self) -> None:
-                if _lacks_its_end(exchange):
-                    for piece in pieces:
-                        _take(exchange, piece)
-                    exchange.ended_at = _now()
-                inner.close()
+                try:
+                    if _lacks_its_end(exchange):
+                        for piece in pieces:
+                            _take(exchange, piece)
+                        exchange.ended_at = _now()
+                except Exception:
+                    # The client has its answer. Without the proof's line it cannot be checked, and `prove` says so.
+                    exchange.is_whole = False
+                finally:
+                    inner.close()
 
         response.stream = Recorded()
         return response
@@ -375,11 +391,16 @@ class AsyncRecordingTransport(_Exchanges):
                 exchange.ended_at = _now()
 
             async def aclose(self) -> None:
-                if _lacks_its_end(exchange):
-                    async for piece in pieces:
-                        _take(exchange, piece)
-                    exchange.ended_at = _now()
-                await inner.aclose()
+                try:
+                    if _lacks_its_end(exchange):
+                        async for piece in pieces:
+                            _take(exchange, piece)
+                        exchange.ended_at = _now()
+                except Exception:
+                    # The client has its answer. Without the proof's line it cannot be checked, and `prove` says so.
+                    exchange.is_whole = False
+                finally:
+                    await inner.aclose()
 
         response.stream = Recorded()
         return response

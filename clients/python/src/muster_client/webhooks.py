@@ -20,6 +20,8 @@ from typing import Any
 from .errors import InvalidMessage
 
 _PREFIX = "whsec_"
+#: Bytes; with an empty secret anybody could sign.
+_SHORTEST_KEY = 24
 #: How many seconds a message may be older or newer than this machine's clock.
 TOLERANCE = 300
 
@@ -43,12 +45,14 @@ def verify(
     try:
         name, stamp = found["webhook-id"], found["webhook-timestamp"]
         signatures = found["webhook-signature"].split()
-        age = (time.time() if now is None else now) - int(stamp)
+        age = (time.time() if now is None else now) - float(int(stamp))
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except KeyError as missing:
         raise InvalidMessage(f"the message has no header {missing.args[0]}") from None
-    except (ValueError, binascii.Error) as error:
+    except (ValueError, ArithmeticError, binascii.Error) as error:
         raise InvalidMessage("the secret or the message's time cannot be read") from error
+    if len(key) < _SHORTEST_KEY:
+        raise InvalidMessage("the secret is none: it begins with whsec_, as the account's webhook was set with it")
     if abs(age) > tolerance:
         raise InvalidMessage(f"the message was sent {age:.0f} s ago by this machine's clock")
     signed = hmac.digest(key, f"{name}.{stamp}.".encode() + body, hashlib.sha256)

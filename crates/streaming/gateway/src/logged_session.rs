@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use muster_openai::OpenAiError;
 use muster_protocol::MinerKey;
 use muster_sealed_client::{SealedSession, draw_nonce};
 use muster_session_pool::{Service, SessionNumber};
@@ -24,6 +25,8 @@ use crate::store::TextConsent;
 
 /// The reason with which the session is stored as closed.
 const DONE: &str = "the validator's own questions are over";
+/// How often a session is asked again that did not take a question.
+const MOST_TRIES: u32 = 300;
 /// Parts of an answer that may wait.
 const PART_CAPACITY: usize = 4;
 /// The session's number; it stands in no pool.
@@ -78,11 +81,30 @@ impl LoggedSession {
         self.session.sealed()
     }
 
-    /// Asks a question in the way of every client's. Returns the answer's id once the answer is stored.
+    /// Asks a question in the way of every client's. Returns the answer's id once the answer is stored. A session that
+    /// does not take it is asked again.
     ///
     /// # Errors
     /// The session does not answer.
     pub async fn ask(&self, question: OwnQuestion) -> Result<String, LoggedSessionError> {
+        let mut tries = MOST_TRIES;
+        loop {
+            match self.ask_once(question.clone()).await? {
+                Ok(id) => return Ok(id),
+                Err(OpenAiError::QueueFull { retry_after, .. }) if tries > 0 => {
+                    tries -= 1;
+                    tokio::time::sleep(retry_after).await;
+                }
+                Err(refused) => return Err(LoggedSessionError::Session(refused.to_string())),
+            }
+        }
+    }
+
+    /// Asks a question once. The inner error is the refusal.
+    async fn ask_once(
+        &self,
+        question: OwnQuestion,
+    ) -> Result<Result<String, OpenAiError>, LoggedSessionError> {
         let state = self.gateway.state();
         let line = self.session.sealed();
         let no_randomness = |error: getrandom::Error| LoggedSessionError::Session(error.to_string());
@@ -106,13 +128,10 @@ impl LoggedSession {
         let mut refused = None;
         while let Some(part) = parts.recv().await {
             if let AnswerPart::Refused(error) = part {
-                refused = Some(error.to_string());
+                refused = Some(error);
             }
         }
-        match refused {
-            None => Ok(id.hex()),
-            Some(reason) => Err(LoggedSessionError::Session(reason)),
-        }
+        Ok(refused.map_or_else(|| Ok(id.hex()), Err))
     }
 
     /// Closes the session and ends its job.

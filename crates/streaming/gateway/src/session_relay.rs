@@ -217,6 +217,7 @@ impl Attempt<'_> {
         // The body reports what was seen of it once it is dropped.
         drop(body);
         let events = is_event_stream(head.content_type.as_deref());
+        let observed_status = head.status;
         let observed = ObservedEnd {
             asked_at,
             status: head.status,
@@ -226,10 +227,12 @@ impl Attempt<'_> {
         let stated = observation
             .settle(self.state, self.line, self.request, &asked, seen, observed)
             .await;
-        // A session that broke off by itself ends the body in order, and says in its proof how the answer ended.
-        match end.or(stated.filter(|stated| *stated != StreamEnd::Completed)) {
-            // The client went away, as the gateway saw it; a session that says so of a client that is here is wrong.
-            Some(StreamEnd::ClientGone) if end.is_some() => {}
+        // A session that broke off by itself ends the body in order, and says in its proof how the answer ended. A failure
+        // that it signs as a document of its own is whole.
+        let stated = stated.filter(|stated| *stated != StreamEnd::Completed && observed_status.is_success());
+        match end.or(stated) {
+            // The client is gone, or takes nothing: an answer without its end is cut.
+            Some(StreamEnd::ClientGone) if end.is_some() => return AttemptOutcome::Finished,
             Some(broken) => self.report_break(broken, events).await,
             None => {}
         }
@@ -397,10 +400,7 @@ impl Attempt<'_> {
 
     /// Notifies the client that its answer broke off.
     async fn report_break(&self, end: StreamEnd, events: bool) {
-        let error = OpenAiError::UpstreamFailed(format!(
-            "the answer broke off: {}; its proof covers the part that was sent",
-            end.name()
-        ));
+        let error = OpenAiError::UpstreamFailed(format!("the answer broke off: {}", end.name()));
         let last = if events {
             // The engine may have stopped within a line.
             AnswerPart::Data(format!("\n\n{}", error.event()).into())

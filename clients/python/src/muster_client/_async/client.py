@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 import time
@@ -10,16 +11,26 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
-from httpx_sse import EventSource, SSEError
+from httpx_sse import EventSource
 
-from .. import _requests, _trees
+from .. import _requests
 from .._decode import decode
 from .._requests import JobSpec
 from .._waiting import call_in_thread, sleep_async
-from ..errors import JobFailed, MusterError, NotFound, NotProven, TooLate, Unreachable, Unwell
+from ..errors import (
+    Damaged,
+    JobFailed,
+    MusterError,
+    NotFound,
+    NotProven,
+    TooLate,
+    Unreachable,
+    Unreadable,
+    Unwell,
+)
 from ..events import Event, PrintedPart, read_event
 from ..models import (
     AccountView,
@@ -38,6 +49,7 @@ from ..models import (
     KeyList,
     LogEvent,
     Message,
+    PrintedStream,
     ReportCheat,
     SetWebhook,
     StatusEntry,
@@ -46,7 +58,7 @@ from ..models import (
 )
 from ..proofs import Exchange, ProofRecord
 from . import transfers
-from .facilitator import AsyncFacilitator
+from .facilitator import SUBMIT_TRIES, AsyncFacilitator
 
 #: Between two looks at a job, in seconds.
 _LOOK = 0.2
@@ -57,8 +69,13 @@ _PROOF_LOOKS, _PROOF_PAUSE = 20, 0.25
 _STREAMS = ("stdout", "stderr")
 
 
+def _segment(name: object) -> str:
+    """An id as one part of a path."""
+    return quote(str(name), safe="")
+
+
 def _id(job: str | JobView) -> str:
-    return job.uuid if isinstance(job, JobView) else str(uuid.UUID(job))
+    return _segment(job.uuid if isinstance(job, JobView) else job)
 
 
 class AsyncClient:
@@ -71,9 +88,9 @@ class AsyncClient:
         *,
         http: httpx.AsyncClient | None = None,
     ) -> None:
-        """Sends nothing yet. What is left out comes from `MUSTER_FACILITATOR` and `MUSTER_API_KEY`.
+        """Sends nothing yet. An argument that is left out comes from `MUSTER_FACILITATOR` or `MUSTER_API_KEY`.
 
-        `http` is a client of httpx with settings of your own, such as a proxy or certificates.
+        `http` is a client of httpx with settings of your own, such as a proxy or certificates, which stays open.
         """
         facilitator = facilitator or os.environ.get("MUSTER_FACILITATOR", "")
         api_key = api_key or os.environ.get("MUSTER_API_KEY", "")
@@ -108,21 +125,24 @@ class AsyncClient:
 
     # Jobs
 
-    async def submit(self, spec: JobSpec | None = None, **parts: Any) -> JobView:
+    async def submit(self, spec: JobSpec | None = None, *, idempotency_key: str | None = None, **parts: Any) -> JobView:
         """Submits a job, after its inputs are in the store: a `JobSpec`, or its fields as arguments.
 
-        The request is repeated where its answer is lost, and makes one job.
+        The request is repeated where its answer is lost, and makes one job. A call that is repeated makes another one,
+        unless both have the same `idempotency_key`.
         """
+        if spec is not None and parts:
+            raise MusterError(f"give a JobSpec or its fields, and not both: {', '.join(parts)}")
         spec = spec or JobSpec(**parts)
         await self._facilitator.require(_requests.needed_features(spec))
+        inputs = await call_in_thread(_requests.read_inputs, spec.inputs, spec.download_timeout)
+        validator = spec.validator or _requests.choose_validator(await self.subnet(), spec.executor_class)
         uploads = [await self._place(output) for output in spec.outputs]
-        inputs = _requests.read_inputs(spec.inputs, spec.download_timeout)
         for one in inputs.stored:
             inputs.volumes.append(await self._store_input(one))
-        validator = spec.validator or _requests.choose_validator(await self.subnet(), spec.executor_class)
         body = _requests.request_of(spec, validator, inputs, [one for some in uploads for one in some])
-        headers = {"idempotency-key": str(uuid.uuid4())}
-        return await self._facilitator.post(JobView, "/api/v1/job-docker/", body, headers=headers, repeat=True)
+        headers = {"idempotency-key": idempotency_key or str(uuid.uuid4())}
+        return await self._facilitator.post(JobView, "/api/v1/job-docker/", body, headers=headers, tries=SUBMIT_TRIES)
 
     async def run(self, spec: JobSpec | None = None, *, check: bool = True, **parts: Any) -> JobView:
         """Submits a job and waits for its end. With `check` a job that fails raises `JobFailed`."""
@@ -147,7 +167,7 @@ class AsyncClient:
             pause = min(max(_LOOK, waited / 100), 5)
             await sleep_async(pause if timeout is None else min(pause, max(timeout - waited, 0)))
         if check and not view.succeeded:
-            raise JobFailed(f"job {view.uuid} failed: {view.failure}", view)
+            raise JobFailed(view)
         return view
 
     async def job(self, job: str | JobView) -> JobView:
@@ -168,7 +188,7 @@ class AsyncClient:
 
     async def cancel(self, job: str | JobView) -> JobView:
         """Asks for a job to be stopped. It has ended when its status shows it."""
-        answer = await self._facilitator.send("POST", f"/api/v1/jobs/{_id(job)}/cancel/", repeat=True)
+        answer = await self._facilitator.send("POST", f"/api/v1/jobs/{_id(job)}/cancel/", tries=2)
         return await self.job(job) if answer is None else decode(JobView, answer)
 
     async def events(self, job: str | JobView) -> AsyncGenerator[Event]:
@@ -189,7 +209,7 @@ class AsyncClient:
                                 continue
                             seen.add(key)
                         yield event
-            except (Unreachable, Unwell, SSEError):
+            except (Unreachable, Unwell):
                 pass
             try:
                 # Also after a stream: what it has not told is told now.
@@ -222,7 +242,7 @@ class AsyncClient:
                     yield sse.id, event
 
     async def logs(self, job: str | JobView) -> AsyncGenerator[LogEvent]:
-        """What a job's program prints, whole and in order, while it runs and then to the last byte.
+        """The output of a job's program, whole and in order, while it runs and to the last byte.
 
         A piece that the live stream lost, and output that is no text, come at the job's end.
         """
@@ -240,21 +260,25 @@ class AsyncClient:
                 yield LogEvent(stream=name, text=text, at=view.last_update, offset=part.end)
 
     async def output(self, job: str | JobView, stream: str = "stdout", *, offset: int = 0) -> bytes:
-        """The bytes that an ended job printed to `stdout` or `stderr`, as far as they are kept."""
+        """The bytes that an ended job printed to `stdout` or `stderr` from `offset` on, as far as they are kept.
+
+        A connection that breaks is opened again where it broke. Raises `Damaged` if the bytes are not the printed ones.
+        """
+        if stream not in _STREAMS:
+            raise MusterError(f"a job has the streams stdout and stderr, and no {stream!r}")
         view = job if isinstance(job, JobView) and job.has_ended else await self.job(job)
         printed = view.completion.printed if view.completion else None
-        kept = getattr(printed, stream, None)
+        kept: PrintedStream | None = getattr(printed, stream, None)
         if kept is None or kept.stored is None:
             text: str = getattr(view, stream)
             return text.encode()[offset:]
-        if offset >= kept.stored.bytes:
-            return b""
-        url = f"{self._facilitator.base}/api/v1/jobs/{view.uuid}/output/{stream}/?offset={offset}"
-        found = b""
-        async with self._facilitator.stream(url, with_key=True) as answer:
-            async for piece in answer.aiter_bytes():
-                found += piece
-        return found[: kept.stored.bytes - offset]
+        url = f"{self._facilitator.base}/api/v1/jobs/{_id(view)}/output/{stream}/"
+        found = await transfers.read_output(self._facilitator, url, offset, kept.stored.bytes)
+        covered = kept.bytes if kept.kept is None else kept.kept
+        is_whole = offset == 0 and kept.sha256 is not None and len(found) >= covered
+        if is_whole and hashlib.sha256(found[:covered]).hexdigest() != str(kept.sha256).removeprefix("sha256:"):
+            raise Damaged(f"the output of job {view.uuid} is not the one that its executor reported")
+        return found
 
     async def metrics(self, job: str | JobView) -> JobMetricsView:
         """The newest state that a job's program reported, and the series of its metrics."""
@@ -278,12 +302,17 @@ class AsyncClient:
             raise MusterError(f"job {_id(job)} has {which} that is kept")
         return await transfers.restore(self._facilitator, view.blocks, found[-1], Path(into))
 
-    async def fetch_outputs(self, job: str | JobView, into: str | os.PathLike[str] = ".") -> list[Path]:
-        """Fetches what an ended job left at the paths of its `outputs`, to the same paths below `into`."""
+    async def fetch_outputs(
+        self, job: str | JobView, into: str | os.PathLike[str] = ".", *, replace: bool = False
+    ) -> list[Path]:
+        """Fetches the outputs that an ended job left at the paths of its `outputs`, to the same paths below `into`.
+
+        Files that are there already are replaced only with `replace`, and a folder never is: then `MusterError` says
+        so.
+        """
         view, folder, fetched = await self.job(job), Path(into), []
         for upload in view.uploads:
             file_id = _requests.file_of(str(upload.get("url", "")))
-            path = str(upload.get("relative_path", ""))
             if file_id is None:
                 continue
             try:
@@ -292,19 +321,19 @@ class AsyncClient:
                 continue
             if not file.complete:
                 continue
-            place = folder / _requests.relative(path, "/output")
-            if upload.get("kind") not in ("folder", "matching"):
-                fetched.append(await transfers.download(self._facilitator, file, place))
-                continue
-            with tempfile.TemporaryDirectory() as scratch:
-                archive = await transfers.download(self._facilitator, file, Path(scratch) / "output.tar")
-                tree = folder if upload["kind"] == "matching" else place
-                await call_in_thread(_trees.unpack, archive, tree)
-            fetched.append(tree)
+            path, kind = _requests.output_path(str(upload.get("relative_path", ""))), upload.get("kind")
+            if kind == "matching" or path == _requests.WHOLE:
+                pattern = path if kind == "matching" else None
+                fetched += await transfers.fetch_files(self._facilitator, file, folder, pattern, replace)
+            elif kind == "folder":
+                fetched.append(await transfers.fetch_folder(self._facilitator, file, folder / path))
+            else:
+                transfers.check_place(folder / path, replace)
+                fetched.append(await transfers.download(self._facilitator, file, folder / path))
         return fetched
 
     async def check(self, job: str | JobView) -> JobCheck:
-        """What the validator found by running a job again. Raises `NotFound` until it has told."""
+        """The validator's finding by running a job again. Raises `NotFound` until it has told."""
         return await self._facilitator.get(JobCheck, f"/api/v1/jobs/{_id(job)}/check/")
 
     async def report_cheat(self, job: str | JobView, trusted_job: str | JobView) -> Message:
@@ -314,7 +343,7 @@ class AsyncClient:
 
     async def _place(self, output: str) -> list[dict[str, Any]]:
         """The uploads of an output: one for each kind that it may be of."""
-        path = _requests.relative(output.rstrip("/"), "/output")
+        path = _requests.output_path(output)
         uploads = []
         for kind in _requests.kinds_of(output):
             wanted = CreateFile(name=_requests.stored_name(path, kind))
@@ -331,7 +360,7 @@ class AsyncClient:
         with tempfile.TemporaryDirectory() as scratch:
             archive = Path(scratch) / "input.zip"
             if one.is_folder and isinstance(one.source, Path):
-                under, members = one.path, [*_requests.files_of(one.source)]
+                under, members = one.path, await call_in_thread(_requests.list_files, one.source)
                 await call_in_thread(_requests.pack, members, archive)
             else:
                 under = one.path.rpartition("/")[0]
@@ -353,7 +382,7 @@ class AsyncClient:
 
     async def file(self, file_id: str) -> FileView:
         """One file, with fresh URLs."""
-        return await self._facilitator.get(FileView, f"/api/v1/files/{uuid.UUID(file_id)}/")
+        return await self._facilitator.get(FileView, f"/api/v1/files/{_segment(file_id)}/")
 
     async def files(self) -> AsyncGenerator[FileView]:
         """The account's files, newest first."""
@@ -369,7 +398,7 @@ class AsyncClient:
     async def delete_file(self, file: str | FileView) -> None:
         """Deletes a file. Its URLs stop working at once."""
         file_id = file.id if isinstance(file, FileView) else file
-        await self._facilitator.send("DELETE", f"/api/v1/files/{uuid.UUID(file_id)}/", repeat=True)
+        await self._facilitator.delete(f"/api/v1/files/{_segment(file_id)}/")
 
     # The subnet and the account
 
@@ -396,26 +425,31 @@ class AsyncClient:
     async def revoke_api_key(self, key: str | ApiKey) -> None:
         """Revokes an API key at once, and all keys that it has made."""
         key_id = key.id if isinstance(key, ApiKey) else key
-        await self._facilitator.send("DELETE", f"/api/v1/keys/{quote(key_id, safe='')}/", repeat=True)
+        await self._facilitator.send("DELETE", f"/api/v1/keys/{quote(key_id, safe='')}/", tries=2)
 
     async def webhook(self) -> AccountWebhookView:
         """The account's webhook, without its secret. Raises `NotFound` if there is none."""
         return await self._facilitator.get(AccountWebhookView, "/api/v1/webhook/")
 
-    async def set_webhook(self, url: str | None = None, *, new_secret: bool = False) -> AccountWebhookView:
-        """Sets the URL that is told of the ends of jobs. The answer has the secret only if it is new."""
+    async def set_webhook(self, url: str | None, *, new_secret: bool = False) -> AccountWebhookView:
+        """Sets the URL that is told of the ends of all jobs; with `None`, of those that name one themselves.
+
+        The answer has the secret only if it is new.
+        """
         body = SetWebhook(url=url, new_secret=new_secret)
         return decode(AccountWebhookView, await self._facilitator.send("PUT", "/api/v1/webhook/", body=body))
 
     async def remove_webhook(self) -> None:
         """Removes the account's webhook and its secret."""
-        await self._facilitator.send("DELETE", "/api/v1/webhook/", repeat=True)
+        await self._facilitator.delete("/api/v1/webhook/")
 
     # Models
 
     async def models(self) -> list[dict[str, Any]]:
         """The models that can be asked, and what is known of each."""
-        listed = await self._facilitator.send("GET", "/v1/models", repeat=True)
+        listed = await self._facilitator.send("GET", "/v1/models", tries=2)
+        if not isinstance(listed, dict) or not isinstance(listed.get("data"), list):
+            raise Unreadable("the list of models has no data")
         return list(listed["data"])
 
     async def prove(self, exchange: Exchange) -> ProofRecord:
@@ -423,10 +457,10 @@ class AsyncClient:
 
         Raises `NotProven` with the first defect.
         """
-        words, looks = exchange.transcript(), _PROOF_LOOKS
+        words, looks = exchange.transcript(urlsplit(self._facilitator.base).path), _PROOF_LOOKS
         while True:
             try:
-                view = await self._facilitator.send("GET", f"/v1/proofs/{exchange.id}", repeat=True)
+                view = await self._facilitator.send("GET", f"/v1/proofs/{exchange.id}", tries=2)
                 break
             except NotFound as missing:
                 # The gateway stores an answer a moment after its last byte.
@@ -435,5 +469,5 @@ class AsyncClient:
                     raise NotProven(f"the facilitator has no proof of the answer {exchange.id}") from missing
             await sleep_async(_PROOF_PAUSE)
         record = ProofRecord({**view, "words": words})
-        record.verify()
+        await call_in_thread(record.verify)
         return record

@@ -12,17 +12,19 @@ import httpx
 from .. import _answers
 from .._decode import decode, encode
 from .._waiting import sleep_async
-from ..errors import MusterError, Unauthorised, Unreachable, Unwell
+from ..errors import MusterError, NotFound, Unauthorised, Unreachable, Unwell
 
 T = TypeVar("T")
 
 #: How often a request that may be repeated is sent, and the pause before the second time; later ones double.
 _TRIES = 4
 _FIRST_PAUSE = 0.25
+#: The same for a submission, which is one job however often it is sent.
+SUBMIT_TRIES = 8
 _TIMEOUT = httpx.Timeout(20, connect=10)
 #: An answer of many pieces may be silent for so long; a facilitator sends a comment more often.
 _STREAM_TIMEOUT = httpx.Timeout(20, connect=10, read=60)
-#: What this package understands in answers, beyond what ComputeHorde's clients know.
+#: The parts of answers that this package understands, beyond those of ComputeHorde's clients.
 _FEATURES = "terms, queue, results, webhooks, metrics, completion, output, non-finite-metrics, folders"
 
 
@@ -35,17 +37,23 @@ class AsyncFacilitator:
             raise MusterError("the API key is empty or has characters that no key has; it begins with msk_")
         self.base = _answers.base_of(facilitator)
         self.api_key = api_key
+        self._is_own = http is None
         self.http = http or httpx.AsyncClient(timeout=_TIMEOUT)
         self._headers = {"authorization": f"Bearer {api_key}", "muster-features": _FEATURES}
 
     async def aclose(self) -> None:
-        """Closes the connections."""
-        await self.http.aclose()
+        """Closes the connections, but not those of a client that the user made."""
+        if self._is_own:
+            await self.http.aclose()
 
     async def get(self, kind: type[T], path: str, **query: Any) -> T:
         """Reads an object."""
         given = {name: value for name, value in query.items() if value is not None}
-        return decode(kind, await self.send("GET", path, query=given, repeat=True))
+        return decode(kind, await self.send("GET", path, query=given, tries=_TRIES))
+
+    async def delete(self, path: str) -> None:
+        """Deletes an object."""
+        await self.send("DELETE", path, tries=_TRIES)
 
     async def post(self, kind: type[T], path: str, body: Any, **options: Any) -> T:
         """Makes an object, and reads it."""
@@ -59,25 +67,31 @@ class AsyncFacilitator:
         body: Any = None,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        repeat: bool = False,
+        tries: int = 1,
     ) -> Any:
         """Sends a request, and reads the JSON of its answer; `None` for an answer without a body.
 
-        With `repeat` it is sent again where no answer came.
+        It is sent again where no answer came, `tries` times in all.
         """
         content = None if body is None else json.dumps(encode(body)).encode()
         sent = {**self._headers, **(headers or {})}
         if content is not None:
             sent["content-type"] = "application/json"
-        pause, tries = _FIRST_PAUSE, _TRIES if repeat else 1
+        pause, is_first = _FIRST_PAUSE, True
         while True:
             try:
                 response = await self.request(method, self.base + path, content, sent, query)
                 return _answers.json_of(response.content, self.base) if response.content else None
+            except NotFound:
+                # The first request may have deleted it, and only its answer was lost.
+                if method == "DELETE" and not is_first:
+                    return None
+                raise
             except (Unreachable, Unwell):
                 tries -= 1
-                if tries == 0:
+                if tries <= 0:
                     raise
+            is_first = False
             await sleep_async(pause)
             pause *= 2
 
@@ -88,14 +102,15 @@ class AsyncFacilitator:
         content: Any = None,
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, Any] | None = None,
+        timeout: httpx.Timeout = _TIMEOUT,
     ) -> httpx.Response:
         """Sends one request, also to a signed URL, which gets no key."""
         try:
             response = await self.http.request(
-                method, url, content=content, headers=headers, params=query or None, timeout=_TIMEOUT
+                method, url, content=content, headers=headers, params=query or None, timeout=timeout
             )
-        except httpx.TransportError as error:
-            raise Unreachable(f"the facilitator at {self.base} does not answer: {error}") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._failed(error) from error
         if not response.is_success:
             raise _answers.error_of(response.status_code, response.content)
         return response
@@ -111,13 +126,19 @@ class AsyncFacilitator:
                 if not response.is_success:
                     raise _answers.error_of(response.status_code, await response.aread())
                 yield response
-        except httpx.TransportError as error:
-            raise Unreachable(f"the facilitator at {self.base} does not answer: {error}") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> MusterError:
+        """The error for a request that got no answer."""
+        if isinstance(error, httpx.InvalidURL):
+            return MusterError(f"the address of the facilitator or of a file is none: {error}")
+        return Unreachable(f"the facilitator at {self.base} does not answer: {error or type(error).__name__}")
 
     async def features(self) -> set[str]:
         """The features that the facilitator knows; none for one of another make."""
         try:
-            health = await self.send("GET", "/health", repeat=True)
+            health = await self.send("GET", "/health", tries=_TRIES)
         except (Unauthorised, Unwell, Unreachable):
             raise
         except MusterError:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import secrets
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO
 
-from .._trees import ManifestEntry, append, make_entry, read_manifest
+import httpx
+
+from .._requests import list_files, matches
+from .._trees import ManifestEntry, append, make_entry, read_manifest, unpack
 from .._waiting import call_in_thread, sleep_async
 from ..errors import Damaged, MusterError, Refused, Unreachable, Unwell
 from ..models import CreateFile, FilePage, FileView, KeptCheckpoint
@@ -22,6 +25,8 @@ _FIRST_PAUSE = 0.25
 #: How far back a file is looked for that was sent before.
 _LOOK_PAGES, _LOOK_SIZE = 4, 100
 _MAX_MANIFEST = 8 << 20
+#: A store answers an upload once all of it lies on its disk.
+_UPLOAD = httpx.Timeout(60, connect=10)
 
 
 def _digest(path: Path) -> str:
@@ -58,7 +63,10 @@ async def upload(facilitator: AsyncFacilitator, path: Path, name: str) -> FileVi
         file = await facilitator.post(FileView, "/api/v1/files/", CreateFile(name=name, size=size, sha256=sha256))
     if not file.complete:
         await _push(facilitator, path, size, file.upload_url)
-    return await facilitator.get(FileView, f"/api/v1/files/{file.id}/")
+    stored = await facilitator.get(FileView, f"/api/v1/files/{file.id}/")
+    if not stored.complete:
+        raise Unreachable(f"the store has not confirmed all of {path}; send it again, and it goes on")
+    return stored
 
 
 async def _push(facilitator: AsyncFacilitator, path: Path, size: int, url: str) -> None:
@@ -74,7 +82,7 @@ async def _push(facilitator: AsyncFacilitator, path: Path, size: int, url: str) 
                 headers["content-range"] = f"bytes {start}-{size - 1}/{size}"
             elif size > 0:
                 return
-            await facilitator.request("PUT", url, _blocks(path, start), headers)
+            await facilitator.request("PUT", url, _blocks(path, start), headers, timeout=_UPLOAD)
             return
         except Refused as refused:
             if refused.status == 422:
@@ -93,19 +101,16 @@ async def _push(facilitator: AsyncFacilitator, path: Path, size: int, url: str) 
 
 async def download(facilitator: AsyncFacilitator, file: FileView, into: Path) -> Path:
     """Fetches a file of the store to `into`, which is replaced once everything has come and its sha256 is right."""
+    if into.is_dir():
+        raise MusterError(f"{into} is a folder: name the file in it")
     into.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{into.name}.", suffix=".part", dir=into.parent)
-    part = Path(name)
+    part = into.with_name(f".{into.name}.{secrets.token_hex(8)}.part")
     try:
-        with os.fdopen(handle, "wb") as target:
+        with part.open("xb") as target:
             await _pull(facilitator, file, target)
         found = await call_in_thread(_digest, part)
         if file.sha256 is not None and found != file.sha256:
             raise Damaged(f"the bytes of {file.name} have sha256 {found} instead of {file.sha256}; fetch it again")
-        # As the umask has it, like any file that is written here.
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
         part.replace(into)
     finally:
         part.unlink(missing_ok=True)
@@ -138,6 +143,70 @@ async def _pull(facilitator: AsyncFacilitator, file: FileView, target: IO[bytes]
         pause = _FIRST_PAUSE if breaks == 0 else pause * 2
 
 
+async def fetch_folder(facilitator: AsyncFacilitator, file: FileView, place: Path) -> Path:
+    """Fetches a delivered folder to `place`, where nothing may be."""
+    if place.exists() or place.is_symlink():
+        raise MusterError(f"{place} is here already: move it, or name another folder")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".muster-", dir=place.parent) as scratch:
+        archive = await download(facilitator, file, Path(scratch) / "output.tar")
+        await call_in_thread(unpack, archive, Path(scratch) / "output")
+        (Path(scratch) / "output").rename(place)
+    return place
+
+
+def check_place(place: Path, replace: bool) -> None:
+    """Refuses to replace a file unasked."""
+    if not replace and (place.exists() or place.is_symlink()):
+        raise MusterError(f"{place} is here already: name another folder, or allow to replace it")
+
+
+async def fetch_files(
+    facilitator: AsyncFacilitator, file: FileView, into: Path, pattern: str | None, replace: bool
+) -> list[Path]:
+    """Fetches the files of an archive, each to its path below `into`: those that match a pattern, or all."""
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".muster-", dir=into) as scratch:
+        archive = await download(facilitator, file, Path(scratch) / "output.tar")
+        tree = Path(scratch) / "output"
+        await call_in_thread(unpack, archive, tree)
+        found = [name for name, _ in await call_in_thread(list_files, tree)]
+        for name in found:
+            # The archive is another party's: a miner may put anything there.
+            if pattern is not None and not matches(pattern, name):
+                raise Damaged(f"the archive has the file {name[:80]!r}, which {pattern!r} does not name")
+            check_place(into / name, replace)
+        for name in found:
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).replace(into / name)
+    return [into / name for name in found]
+
+
+async def read_output(facilitator: AsyncFacilitator, url: str, offset: int, until: int) -> bytes:
+    """Reads the bytes of a printed stream up to `until`."""
+    found, breaks, pause = bytearray(), 0, _FIRST_PAUSE
+    while offset + len(found) < until:
+        before = len(found)
+        try:
+            async with facilitator.stream(f"{url}?offset={offset + before}", with_key=True) as answer:
+                async for piece in answer.aiter_bytes():
+                    found += piece
+                    if offset + len(found) >= until:
+                        break
+        except (Unreachable, Unwell):
+            if breaks + 1 >= _BREAKS and len(found) == before:
+                raise
+        if len(found) > before:
+            breaks, pause = 0, _FIRST_PAUSE
+            continue
+        breaks += 1
+        if breaks >= _BREAKS:
+            raise Unreachable(f"the output ended at byte {offset + before} of {until}; ask again")
+        await sleep_async(pause)
+        pause *= 2
+    return bytes(found[: max(until - offset, 0)])
+
+
 async def _block(facilitator: AsyncFacilitator, blocks: str, digest: str, limit: int) -> bytes:
     """A block of a job's checkpoints by its SHA-256, which is checked."""
     path, _, query = blocks.partition("?")
@@ -166,9 +235,12 @@ async def restore(facilitator: AsyncFacilitator, blocks: str, kept: KeptCheckpoi
     if place.exists() or place.is_symlink():
         raise MusterError(f"{place} is here already: move it, or name another folder")
     into.mkdir(parents=True, exist_ok=True)
-    for entry in entries:
-        path = await call_in_thread(make_entry, entry, into)
-        await _fill(facilitator, blocks, entry, path)
+    # It gets its name once it is whole: a program may look for it meanwhile.
+    with tempfile.TemporaryDirectory(prefix=".muster-", dir=into) as scratch:
+        for entry in entries:
+            path = await call_in_thread(make_entry, entry, Path(scratch))
+            await _fill(facilitator, blocks, entry, path)
+        (Path(scratch) / kept.name).rename(place)
     return place
 
 

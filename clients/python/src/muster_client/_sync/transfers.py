@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from .._trees import ManifestEntry, append, make_entry, read_manifest
+import httpx
+
+from .._requests import list_files, matches
+from .._trees import ManifestEntry, append, make_entry, read_manifest, unpack
 from .._waiting import call_here, sleep_sync
 from ..errors import Damaged, MusterError, Refused, Unreachable, Unwell
 from ..models import CreateFile, FilePage, FileView, KeptCheckpoint
@@ -23,6 +26,8 @@ _FIRST_PAUSE = 0.25
 #: How far back a file is looked for that was sent before.
 _LOOK_PAGES, _LOOK_SIZE = 4, 100
 _MAX_MANIFEST = 8 << 20
+#: A store answers an upload once all of it lies on its disk.
+_UPLOAD = httpx.Timeout(60, connect=10)
 
 
 def _digest(path: Path) -> str:
@@ -59,7 +64,10 @@ def upload(facilitator: Facilitator, path: Path, name: str) -> FileView:
         file = facilitator.post(FileView, "/api/v1/files/", CreateFile(name=name, size=size, sha256=sha256))
     if not file.complete:
         _push(facilitator, path, size, file.upload_url)
-    return facilitator.get(FileView, f"/api/v1/files/{file.id}/")
+    stored = facilitator.get(FileView, f"/api/v1/files/{file.id}/")
+    if not stored.complete:
+        raise Unreachable(f"the store has not confirmed all of {path}; send it again, and it goes on")
+    return stored
 
 
 def _push(facilitator: Facilitator, path: Path, size: int, url: str) -> None:
@@ -75,7 +83,7 @@ def _push(facilitator: Facilitator, path: Path, size: int, url: str) -> None:
                 headers["content-range"] = f"bytes {start}-{size - 1}/{size}"
             elif size > 0:
                 return
-            facilitator.request("PUT", url, _blocks(path, start), headers)
+            facilitator.request("PUT", url, _blocks(path, start), headers, timeout=_UPLOAD)
             return
         except Refused as refused:
             if refused.status == 422:
@@ -94,19 +102,16 @@ def _push(facilitator: Facilitator, path: Path, size: int, url: str) -> None:
 
 def download(facilitator: Facilitator, file: FileView, into: Path) -> Path:
     """Fetches a file of the store to `into`, which is replaced once everything has come and its sha256 is right."""
+    if into.is_dir():
+        raise MusterError(f"{into} is a folder: name the file in it")
     into.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{into.name}.", suffix=".part", dir=into.parent)
-    part = Path(name)
+    part = into.with_name(f".{into.name}.{secrets.token_hex(8)}.part")
     try:
-        with os.fdopen(handle, "wb") as target:
+        with part.open("xb") as target:
             _pull(facilitator, file, target)
         found = call_here(_digest, part)
         if file.sha256 is not None and found != file.sha256:
             raise Damaged(f"the bytes of {file.name} have sha256 {found} instead of {file.sha256}; fetch it again")
-        # As the umask has it, like any file that is written here.
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
         part.replace(into)
     finally:
         part.unlink(missing_ok=True)
@@ -139,6 +144,70 @@ def _pull(facilitator: Facilitator, file: FileView, target: IO[bytes]) -> None:
         pause = _FIRST_PAUSE if breaks == 0 else pause * 2
 
 
+def fetch_folder(facilitator: Facilitator, file: FileView, place: Path) -> Path:
+    """Fetches a delivered folder to `place`, where nothing may be."""
+    if place.exists() or place.is_symlink():
+        raise MusterError(f"{place} is here already: move it, or name another folder")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".muster-", dir=place.parent) as scratch:
+        archive = download(facilitator, file, Path(scratch) / "output.tar")
+        call_here(unpack, archive, Path(scratch) / "output")
+        (Path(scratch) / "output").rename(place)
+    return place
+
+
+def check_place(place: Path, replace: bool) -> None:
+    """Refuses to replace a file unasked."""
+    if not replace and (place.exists() or place.is_symlink()):
+        raise MusterError(f"{place} is here already: name another folder, or allow to replace it")
+
+
+def fetch_files(
+    facilitator: Facilitator, file: FileView, into: Path, pattern: str | None, replace: bool
+) -> list[Path]:
+    """Fetches the files of an archive, each to its path below `into`: those that match a pattern, or all."""
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".muster-", dir=into) as scratch:
+        archive = download(facilitator, file, Path(scratch) / "output.tar")
+        tree = Path(scratch) / "output"
+        call_here(unpack, archive, tree)
+        found = [name for name, _ in call_here(list_files, tree)]
+        for name in found:
+            # The archive is another party's: a miner may put anything there.
+            if pattern is not None and not matches(pattern, name):
+                raise Damaged(f"the archive has the file {name[:80]!r}, which {pattern!r} does not name")
+            check_place(into / name, replace)
+        for name in found:
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).replace(into / name)
+    return [into / name for name in found]
+
+
+def read_output(facilitator: Facilitator, url: str, offset: int, until: int) -> bytes:
+    """Reads the bytes of a printed stream up to `until`."""
+    found, breaks, pause = bytearray(), 0, _FIRST_PAUSE
+    while offset + len(found) < until:
+        before = len(found)
+        try:
+            with facilitator.stream(f"{url}?offset={offset + before}", with_key=True) as answer:
+                for piece in answer.iter_bytes():
+                    found += piece
+                    if offset + len(found) >= until:
+                        break
+        except (Unreachable, Unwell):
+            if breaks + 1 >= _BREAKS and len(found) == before:
+                raise
+        if len(found) > before:
+            breaks, pause = 0, _FIRST_PAUSE
+            continue
+        breaks += 1
+        if breaks >= _BREAKS:
+            raise Unreachable(f"the output ended at byte {offset + before} of {until}; ask again")
+        sleep_sync(pause)
+        pause *= 2
+    return bytes(found[: max(until - offset, 0)])
+
+
 def _block(facilitator: Facilitator, blocks: str, digest: str, limit: int) -> bytes:
     """A block of a job's checkpoints by its SHA-256, which is checked."""
     path, _, query = blocks.partition("?")
@@ -167,9 +236,12 @@ def restore(facilitator: Facilitator, blocks: str, kept: KeptCheckpoint, into: P
     if place.exists() or place.is_symlink():
         raise MusterError(f"{place} is here already: move it, or name another folder")
     into.mkdir(parents=True, exist_ok=True)
-    for entry in entries:
-        path = call_here(make_entry, entry, into)
-        _fill(facilitator, blocks, entry, path)
+    # It gets its name once it is whole: a program may look for it meanwhile.
+    with tempfile.TemporaryDirectory(prefix=".muster-", dir=into) as scratch:
+        for entry in entries:
+            path = call_here(make_entry, entry, Path(scratch))
+            _fill(facilitator, blocks, entry, path)
+        (Path(scratch) / kept.name).rename(place)
     return place
 
 

@@ -13,7 +13,8 @@ use muster_session_pool::CloseReason;
 use tokio::net::TcpListener;
 
 use crate::hidden_proofs::{AnyBody, BrokenOff, serve_answers};
-use crate::rig::{World, until};
+use crate::kept_texts::{open_trusted, own_question};
+use crate::rig::{World, service, until};
 use crate::subnet::JobFate;
 
 /// The course of a session's first request for a completion.
@@ -82,4 +83,14 @@ async fn a_session_that_answers_nothing_is_unhealthy_and_withholds_no_proof() {
     })
     .await;
     assert_eq!(why, CloseReason::Unhealthy.text());
+}
+
+#[tokio::test]
+async fn a_session_that_does_not_take_an_own_question_is_asked_again() {
+    let world = World::new(|_| ()).await;
+    *world.subnet.fates.lock().unwrap() = vec![JobFate::FailsFirst(FirstRequest::Refused)];
+    let session = open_trusted(&world, &service()).await;
+    let answer = session.ask(own_question()).await.unwrap();
+    assert!(world.store().find_response(&answer).await.unwrap().is_some());
+    session.close().await.unwrap();
 }

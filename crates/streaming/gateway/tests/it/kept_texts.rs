@@ -11,6 +11,7 @@ use muster_gateway::store::{BodyForm, StoredBucket, StoredDraw};
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::{BucketNumber, RequestNonce};
+use muster_session_pool::Service;
 use serde_json::{Value, json};
 
 use crate::engine::PADDING;
@@ -178,6 +179,36 @@ async fn an_answer_that_its_client_left_is_kept_without_its_body_so_that_nothing
     assert!(!text.request.is_empty());
 }
 
+/// Opens a session of the validator's own.
+pub(crate) async fn open_trusted(world: &World, service: &Service) -> LoggedSession {
+    let sessions = MinerSessions {
+        backend: Arc::new(TestBackend(Arc::clone(&world.subnet))),
+        miner: MinerKey(miner().hotkey()),
+        is_trusted: true,
+        skew: Duration::from_secs(5),
+        clock: Arc::new(SystemClock::new()),
+        tasks: world.tasks.clone(),
+    };
+    let times = SessionTimes {
+        start: Duration::from_secs(600),
+        lifetime: Duration::from_secs(600),
+    };
+    LoggedSession::open(&world.gateway, &sessions, service, times)
+        .await
+        .unwrap()
+}
+
+/// A question of the validator's own.
+pub(crate) fn own_question() -> OwnQuestion {
+    OwnQuestion {
+        is_chat: true,
+        body: chat("tiny", 8).to_string().into(),
+        client: Digest::of(b"test"),
+        client_nonce: None,
+        gateway_nonce: RequestNonce::from_bytes([4; 32]),
+    }
+}
+
 #[tokio::test]
 async fn a_miner_that_pads_an_answer_far_beyond_the_own_miners_loses_its_session_and_no_proof() {
     let world = World::new(|settings| settings.services[0].tokenizer = Some(tokenizer_file())).await;
@@ -193,31 +224,10 @@ async fn a_miner_that_pads_an_answer_far_beyond_the_own_miners_loses_its_session
         "nobody knows what is usual"
     );
     assert_eq!(proof["verdict"], "proven");
-    let sessions = MinerSessions {
-        backend: Arc::new(TestBackend(Arc::clone(&world.subnet))),
-        miner: MinerKey(miner().hotkey()),
-        is_trusted: true,
-        skew: Duration::from_secs(5),
-        clock: Arc::new(SystemClock::new()),
-        tasks: world.tasks.clone(),
-    };
-    let times = SessionTimes {
-        start: Duration::from_secs(600),
-        lifetime: Duration::from_secs(600),
-    };
     let mut tested = service();
     tested.tokenizer = Some(tokenizer_file());
-    let trusted = LoggedSession::open(&world.gateway, &sessions, &tested, times)
-        .await
-        .unwrap();
-    let question = OwnQuestion {
-        is_chat: true,
-        body: chat("tiny", 8).to_string().into(),
-        client: Digest::of(b"test"),
-        client_nonce: None,
-        gateway_nonce: RequestNonce::from_bytes([4; 32]),
-    };
-    trusted.ask(question).await.unwrap();
+    let trusted = open_trusted(&world, &tested).await;
+    trusted.ask(own_question()).await.unwrap();
     trusted.close().await.unwrap();
     assert_eq!(world.gateway.list_live_sessions().await.len(), 1);
     let (proof, body) = padded(&world).await;
