@@ -1,7 +1,7 @@
 //! Users of two facilitators and two validators on PostgreSQL that fails over: the primary is killed under fifty jobs,
 //! whose events are followed, and twenty streamed answers. No job is lost, none runs twice, and an answer that did not
-//! come is looked up. A stream comes whole, with a proof that is kept, or its client learns that it was cut: by an event,
-//! or by its connection.
+//! come is looked up. A stream comes whole, with a proof that is kept, or its client learns that it was cut, by an
+//! event or by its connection.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -95,7 +95,7 @@ impl Unit {
     }
 }
 
-/// What the units and the database wrote to their logs.
+/// The logs of the units and of the database.
 fn logs(units: &[Unit], database: &FailoverDatabase) -> String {
     let read = |unit: &Unit| {
         let log = unit.config.with_extension("log");

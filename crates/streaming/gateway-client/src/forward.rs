@@ -304,8 +304,8 @@ impl fmt::Debug for GatewayClient {
     }
 }
 
-/// A body whose tokens are counted while it passes. It reports exactly once, when it ends or is dropped. An event stream
-/// that breaks off ends with an event that says so.
+/// A body whose tokens are counted while it passes. It reports exactly once, when it ends or is dropped. An event
+/// stream that breaks off ends with an event that says so.
 struct MeteredBody {
     status: StatusCode,
     is_event_stream: bool,

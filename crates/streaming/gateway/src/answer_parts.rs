@@ -7,8 +7,8 @@ use muster_openai::{BodyKind, OpenAiError};
 /// The header with the id under which a client finds the proof of its answer later.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// One part of an answer. They come in the order head, data, trailers, end, or as one `Refused`. An answer without its end
-/// broke off: the task that passes it on was ended.
+/// One part of an answer. They come in the order head, data, trailers, end, or as one `Refused`. An answer without its
+/// end broke off: the task that passes it on was ended.
 #[derive(Debug)]
 pub(crate) enum AnswerPart {
     Head(StatusCode, HeaderMap),

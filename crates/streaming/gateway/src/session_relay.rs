@@ -227,8 +227,8 @@ impl Attempt<'_> {
         let stated = observation
             .settle(self.state, self.line, self.request, &asked, seen, observed)
             .await;
-        // A session that broke off by itself ends the body in order, and says in its proof how the answer ended. A failure
-        // that it signs as a document of its own is whole.
+        // A session that broke off by itself ends the body in order, and says in its proof how the answer ended. A
+        // failure that it signs as a document of its own is whole.
         let stated = stated.filter(|stated| *stated != StreamEnd::Completed && observed_status.is_success());
         match end.or(stated) {
             // The client is gone, or takes nothing: an answer without its end is cut.
