@@ -575,6 +575,8 @@ def test_an_archive_of_outputs_is_laid_out_and_leads_nowhere_else(tmp_path):
         [("l", link, "/etc/passwd")],
         [("a/l", link, "x/../../..")],
         [("l", link, "")],
+        [(".", link, "x")],
+        [(".", file, "")],
         [("pipe", tarfile.FIFOTYPE, "")],
         [("hard", tarfile.LNKTYPE, "a")],
         [("a", file, ""), ("a", file, "")],
@@ -609,6 +611,9 @@ def test_a_request_that_may_be_repeated_is_and_another_is_not():
     with pytest.raises(errors.Unreachable):
         client.create_api_key("x")
     assert len(seen) == 1
+    client, _ = answering(httpx.ConnectTimeout(""))
+    with pytest.raises(errors.Unreachable, match="ConnectTimeout"):
+        client.create_api_key("x")
     client, seen = answering(httpx.Response(401, json={"detail": "no key"}))
     with pytest.raises(errors.Unauthorised, match="no key"):
         client.account()

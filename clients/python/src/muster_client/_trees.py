@@ -27,6 +27,8 @@ def unpack(archive: Path, into: Path) -> None:
                 names = [name for name in entry.name.split("/") if name != "."]
                 if entry.name.startswith("/") or any(name in ("", "..") for name in names):
                     raise Damaged(f"the archive's entry {entry.name[:80]!r} leaves its folder")
+                if not names and not entry.isdir():
+                    raise Damaged("the archive has an entry in the place of its folder")
                 path = into.joinpath(*names)
                 if entry.isdir():
                     path.mkdir(_mode_here(entry.mode) | 0o700, parents=True, exist_ok=True)

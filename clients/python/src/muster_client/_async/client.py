@@ -58,7 +58,7 @@ from ..models import (
 )
 from ..proofs import Exchange, ProofRecord
 from . import transfers
-from .facilitator import SUBMIT_TRIES, AsyncFacilitator
+from .facilitator import SUBMIT_TRIES, TRIES, AsyncFacilitator
 
 #: Between two looks at a job, in seconds.
 _LOOK = 0.2
@@ -188,7 +188,7 @@ class AsyncClient:
 
     async def cancel(self, job: str | JobView) -> JobView:
         """Asks for a job to be stopped. It has ended when its status shows it."""
-        answer = await self._facilitator.send("POST", f"/api/v1/jobs/{_id(job)}/cancel/", tries=2)
+        answer = await self._facilitator.send("POST", f"/api/v1/jobs/{_id(job)}/cancel/", tries=TRIES)
         return await self.job(job) if answer is None else decode(JobView, answer)
 
     async def events(self, job: str | JobView) -> AsyncGenerator[Event]:
@@ -425,7 +425,7 @@ class AsyncClient:
     async def revoke_api_key(self, key: str | ApiKey) -> None:
         """Revokes an API key at once, and all keys that it has made."""
         key_id = key.id if isinstance(key, ApiKey) else key
-        await self._facilitator.send("DELETE", f"/api/v1/keys/{quote(key_id, safe='')}/", tries=2)
+        await self._facilitator.send("DELETE", f"/api/v1/keys/{quote(key_id, safe='')}/", tries=TRIES)
 
     async def webhook(self) -> AccountWebhookView:
         """The account's webhook, without its secret. Raises `NotFound` if there is none."""
@@ -447,7 +447,7 @@ class AsyncClient:
 
     async def models(self) -> list[dict[str, Any]]:
         """The models that can be asked, and what is known of each."""
-        listed = await self._facilitator.send("GET", "/v1/models", tries=2)
+        listed = await self._facilitator.send("GET", "/v1/models", tries=TRIES)
         if not isinstance(listed, dict) or not isinstance(listed.get("data"), list):
             raise Unreadable("the list of models has no data")
         return list(listed["data"])
@@ -460,7 +460,7 @@ class AsyncClient:
         words, looks = exchange.transcript(urlsplit(self._facilitator.base).path), _PROOF_LOOKS
         while True:
             try:
-                view = await self._facilitator.send("GET", f"/v1/proofs/{exchange.id}", tries=2)
+                view = await self._facilitator.send("GET", f"/v1/proofs/{exchange.id}", tries=TRIES)
                 break
             except NotFound as missing:
                 # The gateway stores an answer a moment after its last byte.

@@ -18,7 +18,7 @@ from ..errors import MusterError, NotFound, Unauthorised, Unreachable, Unwell
 T = TypeVar("T")
 
 #: How often a request that may be repeated is sent, and the pause before the second time; later ones double.
-_TRIES = 4
+TRIES = 4
 _FIRST_PAUSE = 0.25
 #: The same for a submission, which is one job however often it is sent.
 SUBMIT_TRIES = 8
@@ -50,11 +50,11 @@ class Facilitator:
     def get(self, kind: type[T], path: str, **query: Any) -> T:
         """Reads an object."""
         given = {name: value for name, value in query.items() if value is not None}
-        return decode(kind, self.send("GET", path, query=given, tries=_TRIES))
+        return decode(kind, self.send("GET", path, query=given, tries=TRIES))
 
     def delete(self, path: str) -> None:
         """Deletes an object."""
-        self.send("DELETE", path, tries=_TRIES)
+        self.send("DELETE", path, tries=TRIES)
 
     def post(self, kind: type[T], path: str, body: Any, **options: Any) -> T:
         """Makes an object, and reads it."""
@@ -134,12 +134,12 @@ class Facilitator:
         """The error for a request that got no answer."""
         if isinstance(error, httpx.InvalidURL):
             return MusterError(f"the address of the facilitator or of a file is none: {error}")
-        return Unreachable(f"the facilitator at {self.base} does not answer: {error or type(error).__name__}")
+        return Unreachable(f"the facilitator at {self.base} does not answer: {str(error) or type(error).__name__}")
 
     def features(self) -> set[str]:
         """The features that the facilitator knows; none for one of another make."""
         try:
-            health = self.send("GET", "/health", tries=_TRIES)
+            health = self.send("GET", "/health", tries=TRIES)
         except (Unauthorised, Unwell, Unreachable):
             raise
         except MusterError:
