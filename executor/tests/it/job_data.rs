@@ -90,9 +90,7 @@ async fn inputs_are_fetched_and_outputs_are_uploaded() {
     };
     let mut request = lease.request(&job);
     request["output_upload"] = json!({"output_upload_type": "zip_and_http_put", "url": url("/out")});
-    let mut offer = lease.offer(&job);
-    offer["executor_timing"]["download_time_limit"] = json!(60);
-    wire.send(&offer).await;
+    wire.send(&lease.offer(&job)).await;
     wire.expect("V0ExecutorReadyRequest").await;
     wire.send(&request).await;
     let head = answer_request(

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use muster_testbed::wait_for;
-use muster_tests::{BUSYBOX, Dockerd, RunningSubnet, held_limit_s, muster, run, shell_image, while_held};
+use muster_tests::{
+    BUSYBOX, Dockerd, Output, RunningSubnet, held_limit_s, muster, run, shell_image, while_held,
+};
 use tempfile::NamedTempFile;
 use tokio::runtime::Runtime;
 
@@ -30,9 +32,10 @@ struct PrintingJob {
 }
 
 impl PrintingJob {
-    /// Starts a job that prints lines until it is held, and waits until they have been collected. The command may have
-    /// printed none of them yet: its live view begins with a gap where the first pieces were too many.
-    fn start(subnet: &RunningSubnet, image: &str, before: usize) -> Self {
+    /// Starts a job that prints lines until it is held, and waits until they have been collected and the engine knows
+    /// that its container runs: killed before that, it could never start or end it. The command may have printed none
+    /// of the lines yet: its live view begins with a gap where the first pieces were too many.
+    fn start(subnet: &RunningSubnet, engine: &Dockerd, image: &str, before: usize) -> Self {
         let hold = while_held(":;");
         let script = format!(
             "number=0; until_line() {{ while [ $number -lt $1 ]; do number=$((number+1)); \
@@ -61,7 +64,8 @@ impl PrintingJob {
                 anyhow::bail!("the job is over ({ended}): {}", job.told());
             }
             let collected = size_of(&subnet.folder().join("data/executor"), "stdout.txt");
-            anyhow::Ok((collected == Some(length)).then_some(()))
+            let known = !running_containers(engine)?.is_empty();
+            anyhow::Ok((known && collected == Some(length)).then_some(()))
         })
         .unwrap();
         job
@@ -69,13 +73,9 @@ impl PrintingJob {
 
     /// Lets the program end wherever it runs, and waits for the end of the command.
     fn end(&mut self, engine: &Dockerd) -> ExitStatus {
-        let address = engine.address();
-        let docker =
-            |arguments: &[&str]| run(Command::new("docker").args(["--host", &address]).args(arguments));
         wait_for("the end of the command", || {
-            let running = docker(&["ps", "--quiet", "--filter", "label=muster.attempt"])?;
-            for container in running.stdout.lines() {
-                docker(&["exec", container, BUSYBOX, "touch", "/tmp/released"])?;
+            for container in running_containers(engine)?.lines() {
+                docker(engine, &["exec", container, BUSYBOX, "touch", "/tmp/released"])?;
             }
             anyhow::Ok(self.command.try_wait()?)
         })
@@ -86,6 +86,19 @@ impl PrintingJob {
     fn told(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.stderr.path()).unwrap()).into_owned()
     }
+}
+
+/// Runs docker against an engine.
+fn docker(engine: &Dockerd, arguments: &[&str]) -> anyhow::Result<Output> {
+    run(Command::new("docker")
+        .args(["--host", &engine.address()])
+        .args(arguments))
+}
+
+/// The ids of the running containers of jobs, each in a line; none while the engine is away.
+fn running_containers(engine: &Dockerd) -> anyhow::Result<String> {
+    let listed = docker(engine, &["ps", "--quiet", "--filter", "label=muster.attempt"])?;
+    Ok(listed.stdout)
 }
 
 /// The size of the file of this name somewhere below a folder.
@@ -120,7 +133,7 @@ fn output_of_a_container_that_outlives_its_engine_ends_where_the_engine_was_kill
     let subnet = subnet_on(&engine);
     // Of few lines the live view has each byte; of many it drops some, and the rest comes from the store.
     for before in [5, 150] {
-        let mut job = PrintingJob::start(&subnet, image, before);
+        let mut job = PrintingJob::start(&subnet, &engine, image, before);
         engine.kill().unwrap();
         engine.begin().unwrap();
         let ended = job.end(&engine);
@@ -143,7 +156,7 @@ fn output_of_a_container_that_ends_with_its_engine_is_whole_or_a_beginning() {
     let image = image_on(&engine);
     let subnet = subnet_on(&engine);
     let before = 150;
-    let mut job = PrintingJob::start(&subnet, image, before);
+    let mut job = PrintingJob::start(&subnet, &engine, image, before);
     engine.kill().unwrap();
     engine.begin().unwrap();
     let ended = job.end(&engine);

@@ -1,5 +1,8 @@
-//! A validator with a standby on one PostgreSQL, as real processes: the leader is stopped, killed and told to end under
-//! a running job. Each time the standby leads, the job goes on, and its program runs once.
+//! A validator of three processes on one PostgreSQL: the leader is stopped, killed and told to end under a running job.
+//! Each time another process leads, the job goes on, and its program runs once.
+//!
+//! A leader that the machine does not let run for six seconds loses its lease and ends, as it should. So the test starts
+//! what has ended again, as a unit would, and asks who leads instead of knowing it.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,10 +11,11 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use muster_process::{Clock as _, SystemClock, tls};
 use muster_protocol::{JobId, JobStatus, Timestamp};
@@ -24,10 +28,11 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-/// Another process of the subnet's validator, on another address.
+/// A process of the subnet's validator, on an address of its own.
 struct Replica {
     child: Child,
     address: SocketAddr,
+    config: PathBuf,
     log: PathBuf,
 }
 
@@ -43,16 +48,25 @@ impl Replica {
         config.insert("ready_file".to_owned(), text_of(file("ready")));
         config.insert("operator_token".to_owned(), text_of(file("token")));
         std::fs::write(file("toml"), config.to_string()).unwrap();
-        let log = file("log");
-        let child = Command::new(muster().unwrap())
+        let (config, log) = (file("toml"), file("log"));
+        Self {
+            child: Self::spawn(&config, &log),
+            address,
+            config,
+            log,
+        }
+    }
+
+    fn spawn(config: &Path, log: &Path) -> Child {
+        let log = OpenOptions::new().create(true).append(true).open(log).unwrap();
+        Command::new(muster().unwrap())
             .args(["validator", "--lifeline", "--config"])
-            .arg(file("toml"))
+            .arg(config)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(File::create(&log).unwrap())
+            .stderr(log)
             .spawn()
-            .unwrap();
-        Self { child, address, log }
+            .unwrap()
     }
 
     fn signal(&self, signal: Signal) {
@@ -63,6 +77,13 @@ impl Replica {
     fn ended(&mut self) -> ExitStatus {
         let child = &mut self.child;
         wait_for("the end of a process", || anyhow::Ok(child.try_wait()?)).unwrap()
+    }
+
+    /// Starts the process again if it has ended, as its unit would.
+    fn revive(&mut self) {
+        if self.child.try_wait().unwrap().is_some() {
+            self.child = Self::spawn(&self.config, &self.log);
+        }
     }
 
     fn log(&self) -> String {
@@ -85,10 +106,11 @@ fn now() -> Timestamp {
     SystemClock::default().now()
 }
 
-/// A subnet whose validator has several processes, with a job that runs until it is released.
+/// A subnet whose validator has three processes, with a job that runs until it is released.
 struct Story {
     runtime: Runtime,
     http: reqwest::Client,
+    replicas: Vec<Replica>,
     parts: Parts,
     user: User,
     job: JobId,
@@ -118,16 +140,30 @@ impl Story {
         let job = parts.shell_job(image, &script, held_limit_s()).unwrap();
         let job = user.submit(&job, now());
         let job = runtime.block_on(job).unwrap();
-        let story = Self {
+        let mut story = Self {
             runtime,
             http: reqwest::Client::new(),
+            replicas: Vec::new(),
             parts,
             user,
             job,
             _cluster: cluster,
         };
         story.wait_for_status("the program", JobStatus::VolumesReady);
+        // From here on the processes of the test are the validator.
+        story.parts.kill(Role::Validator).unwrap();
+        let names = ["first", "second", "third"];
+        story.replicas = names
+            .map(|name| Replica::start(&story.parts, name))
+            .into_iter()
+            .collect();
         story
+    }
+
+    /// The logs of all processes.
+    fn logs(&self) -> String {
+        let replicas: String = self.replicas.iter().map(Replica::log).collect();
+        format!("{}\n{replicas}", self.parts.logs())
     }
 
     fn wait_for_status(&self, what: &str, status: JobStatus) {
@@ -136,7 +172,7 @@ impl Story {
             let history = history.unwrap_or_default();
             anyhow::Ok(history.iter().any(|seen| seen == status.as_str()).then_some(()))
         })
-        .unwrap_or_else(|error| panic!("{error:#}\n{}", self.parts.logs()));
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", self.logs()));
     }
 
     /// The status and the answer of a process at a path of its status address.
@@ -148,130 +184,118 @@ impl Story {
         })
     }
 
-    /// Waits until a process answers that it leads, or that it does not.
-    fn wait_until(&self, process: SocketAddr, leads: bool) -> Value {
-        let wanted = if leads { 200 } else { 503 };
-        let what = if leads {
-            "a process that leads"
-        } else {
-            "a process that stands by"
-        };
-        wait_for(what, || {
-            let answer = self.ask(process, "/v0/leader");
-            anyhow::Ok(
-                answer
-                    .filter(|(status, _)| *status == wanted)
-                    .map(|(_, view)| view),
-            )
-        })
-        .unwrap_or_else(|error| panic!("{error:#}\n{}", self.parts.logs()))
+    /// Whether a process answers that it leads, and the name of the leader that it knows.
+    fn leads(&self, replica: &Replica) -> Option<(bool, String)> {
+        let (status, view) = self.ask(replica.address, "/v0/leader")?;
+        Some((status == 200, view["leader"].as_str()?.to_owned()))
     }
 
-    /// Waits until a process drives the job, with the facilitator connected.
-    fn wait_until_it_drives(&self, process: SocketAddr) {
-        let job = self.job.to_string();
-        wait_for("a leader that drives the job", || {
-            let state = self.ask(process, "/v0/state").map(|(_, state)| state);
-            let drives = state.is_some_and(|state| {
-                let known = state["jobs"].as_array().is_some_and(|jobs| {
-                    jobs.iter()
-                        .any(|known| known["job"].as_str() == Some(&job) && known["status"] != "failed")
-                });
-                known && state["facilitator"].to_string().contains("connected")
+    /// Waits until this holds. What has ended meanwhile starts again, but for `but`.
+    fn wait<T>(&mut self, what: &str, but: Option<usize>, holds: impl Fn(&Self) -> Option<T>) -> T {
+        let waited = wait_for(what, || {
+            let others = self.replicas.iter_mut().enumerate();
+            for (_, replica) in others.filter(|(index, _)| Some(*index) != but) {
+                replica.revive();
+            }
+            anyhow::Ok(holds(self))
+        });
+        waited.unwrap_or_else(|error| panic!("{error:#}\n{}", self.logs()))
+    }
+
+    /// Waits until one process leads, and the two others stand by, know its name and say so. Returns its place.
+    fn settle(&mut self) -> usize {
+        self.wait("a leader and two that stand by", None, |story| {
+            let views: Vec<_> = story
+                .replicas
+                .iter()
+                .map(|replica| story.leads(replica))
+                .collect::<Option<_>>()?;
+            let leader = views.iter().position(|(leads, _)| *leads)?;
+            let name = &views[leader].1;
+            let agree = views.iter().enumerate().all(|(index, (leads, named))| {
+                *leads == (index == leader)
+                    && named == name
+                    && (*leads || story.stands_by(&story.replicas[index], name))
             });
-            anyhow::Ok(drives.then_some(()))
+            agree.then_some(leader)
         })
-        .unwrap();
+    }
+
+    /// Whether a process answers everything as one that stands by, and names the leader.
+    fn stands_by(&self, replica: &Replica, leader: &str) -> bool {
+        let state = self.ask(replica.address, "/v0/state");
+        let health = self.ask(replica.address, "/health");
+        let told = state.is_some_and(|(status, state)| {
+            let told = state["error"].as_str().unwrap_or_default();
+            status == 503 && told.contains("stands by") && told.contains(leader)
+        });
+        told && health.is_some_and(|(status, health)| status == 200 && health["status"] == "standby")
+    }
+
+    /// Waits until another process than `gone` leads, drives the job, and the facilitator is connected to it. Returns
+    /// how long it took until it led.
+    fn wait_for_another(&mut self, gone: usize) -> Duration {
+        let since = now();
+        let leader = |story: &Self| {
+            let others = story.replicas.iter().enumerate();
+            let mut others = others.filter(|(index, _)| *index != gone);
+            let leading = others.find(|(_, replica)| matches!(story.leads(replica), Some((true, _))));
+            leading.map(|(_, replica)| replica.address)
+        };
+        self.wait("another process that leads", Some(gone), leader);
+        let waited = now().since(since);
+        let job = self.job.to_string();
+        self.wait("a leader that drives the job", Some(gone), |story| {
+            let (_, state) = story.ask(leader(story)?, "/v0/state")?;
+            let known = state["jobs"]
+                .as_array()?
+                .iter()
+                .any(|known| known["job"].as_str() == Some(&job) && known["status"] != "failed");
+            (known && state["facilitator"].to_string().contains("connected")).then_some(())
+        });
+        waited
+    }
+
+    /// The process has ended because another one leads or may lead.
+    fn ended_for_another(&mut self, place: usize) {
+        self.replicas[place].ended();
+        let log = self.replicas[place].log();
+        assert!(log.contains("E0057"), "{log}");
     }
 }
 
 #[test]
 fn a_standby_leads_when_the_leader_is_stopped_killed_or_ends_and_the_job_runs_once() {
-    let story = Story::start();
-    let first = story.parts.address(Role::Validator);
-    let view = story.wait_until(first, true);
-    let leader = view["leader"].as_str().unwrap().to_owned();
+    let mut story = Story::start();
 
-    // Two stand by. They know who leads, and say so to whoever asks them for more.
-    let mut second = Replica::start(&story.parts, "second");
-    let third = Replica::start(&story.parts, "third");
-    for standby in [&second, &third] {
-        let view = story.wait_until(standby.address, false);
-        assert_eq!(view["leader"].as_str(), Some(leader.as_str()), "{view}");
-        let (status, state) = story.ask(standby.address, "/v0/state").unwrap();
-        let told = state["error"].as_str().unwrap_or_default();
-        assert!(
-            status == 503 && told.contains("stands by") && told.contains(&leader),
-            "{told}"
-        );
-        let (status, health) = story.ask(standby.address, "/health").unwrap();
-        assert!(status == 200 && health["status"] == "standby", "{health}");
-    }
-
-    // The leader is stopped: one of the two leads. Once it goes on it ends itself, and says why.
-    story.parts.signal(Role::Validator, Signal::SIGSTOP).unwrap();
+    // The leader is stopped. Once it goes on it ends itself, and says why.
+    let stopped = story.settle();
+    story.replicas[stopped].signal(Signal::SIGSTOP);
+    let waited = story.wait_for_another(stopped).as_secs_f64();
+    eprintln!("another process leads {waited:.1} s after the leader was stopped");
+    story.replicas[stopped].signal(Signal::SIGCONT);
     let since = now();
-    let leads = |address: SocketAddr| matches!(story.ask(address, "/v0/leader"), Some((200, _)));
-    let next = wait_for("one of two standbys that leads", || {
-        anyhow::Ok(
-            [second.address, third.address]
-                .into_iter()
-                .find(|address| leads(*address)),
-        )
-    })
-    .unwrap();
-    eprintln!(
-        "a standby leads {:.1} s after the leader was stopped",
-        now().since(since).as_secs_f64()
-    );
-    assert!(
-        !(leads(second.address) && leads(third.address)),
-        "two processes lead"
-    );
-    story.wait_until_it_drives(next);
-    let pid = story.parts.pid(Role::Validator).unwrap();
-    story.parts.signal(Role::Validator, Signal::SIGCONT).unwrap();
-    let since = now();
-    wait_for("the end of the process that led", || {
-        let running = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        anyhow::Ok((running.is_empty() || running.contains(") Z ")).then_some(()))
-    })
-    .unwrap();
+    story.ended_for_another(stopped);
     eprintln!(
         "it ended {:.1} s after it went on",
         now().since(since).as_secs_f64()
     );
-    let log = story.parts.log(Role::Validator);
-    assert!(log.contains("E0057"), "{log}");
 
-    // The leader is killed: of the two others, the one that its supervisor started again stands by like the other.
-    let (mut killed, mut other) = if next == second.address {
-        (second, third)
-    } else {
-        (third, second)
-    };
-    killed.signal(Signal::SIGKILL);
-    let since = now();
-    killed.ended();
-    story.wait_until(other.address, true);
-    eprintln!(
-        "a standby leads {:.1} s after the leader was killed",
-        now().since(since).as_secs_f64()
-    );
-    story.wait_until_it_drives(other.address);
+    let killed = story.settle();
+    story.replicas[killed].signal(Signal::SIGKILL);
+    story.replicas[killed].ended();
+    let waited = story.wait_for_another(killed).as_secs_f64();
+    eprintln!("another process leads {waited:.1} s after the leader was killed");
 
     // The leader is told to end: the next one need not wait for the lease.
-    second = Replica::start(&story.parts, "fourth");
-    story.wait_until(second.address, false);
-    other.signal(Signal::SIGTERM);
-    assert!(other.ended().success(), "{}", other.log());
-    let since = now();
-    story.wait_until(second.address, true);
-    eprintln!(
-        "a standby leads {:.1} s after the leader has ended",
-        now().since(since).as_secs_f64()
-    );
-    story.wait_until_it_drives(second.address);
+    let ended = story.settle();
+    story.replicas[ended].signal(Signal::SIGTERM);
+    if !story.replicas[ended].ended().success() {
+        // It lost its lease at that moment.
+        story.ended_for_another(ended);
+    }
+    let waited = story.wait_for_another(ended).as_secs_f64();
+    eprintln!("another process leads {waited:.1} s after the leader has ended");
 
     assert_eq!(
         release("", &story.job.to_string()).unwrap(),

@@ -17,6 +17,9 @@ use uuid::Uuid;
 
 use super::miner::{FakeMiner, Wire};
 
+/// Seconds for each stage of a job. No test waits for their end: a slow machine has them for itself.
+const STAGE_SECS: u64 = 600;
+
 pub(crate) struct Lease {
     pub(crate) token: ExecutorToken,
     pub(crate) config: Config,
@@ -42,7 +45,7 @@ impl Job {
         Self {
             image: super::image::NAME.into(),
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
-            execution_secs: 600,
+            execution_secs: STAGE_SECS,
             volume: Value::Null,
             artifacts_dir: Value::Null,
             start: Value::Null,
@@ -118,9 +121,9 @@ impl Lease {
             "streaming_details": null,
             "executor_timing": {
                 "allowed_leeway": 0,
-                "download_time_limit": 60,
+                "download_time_limit": STAGE_SECS,
                 "execution_time_limit": job.execution_secs,
-                "upload_time_limit": 30,
+                "upload_time_limit": STAGE_SECS,
                 "streaming_start_time_limit": 600,
             },
         });
