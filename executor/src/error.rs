@@ -9,6 +9,7 @@ use muster_protocol::ErrorCode;
 use muster_websocket::ConnectError;
 
 use crate::attempt_state::{Abandonment, AttemptFailure};
+use crate::own_engine::OwnEngineError;
 
 /// Why an executor ends with an error.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,9 @@ pub enum Error {
     /// This process was asked to stop while a job was open.
     #[error("executor: told to stop while a job was open; the job was removed")]
     ShutDown,
+    /// The Docker engine of this executor's own cannot be used.
+    #[error("executor: no Docker engine of its own")]
+    OwnEngine(#[from] OwnEngineError),
     /// This machine is not fit to run jobs. The miner has the failure.
     #[error("executor: {message}")]
     Unfit {
@@ -54,6 +58,7 @@ impl Coded for Error {
             Self::Unfit { code, .. } => Some(*code),
             Self::Membership(error) => error.code(),
             Self::Revoked(_) => Some(ErrorCode::NotEnrolled),
+            Self::OwnEngine(_) => Some(ErrorCode::EngineUnreachable),
             Self::Cancelled(_) | Self::Refused(_) | Self::NoOffer | Self::ShutDown => None,
         }
     }

@@ -5,7 +5,7 @@
 //! [`muster_job_data`] carries its inputs, outputs and artifacts), [`attempt_report`] (the last messages to the miner,
 //! pure), `steps` (the work on a job, one step a file), `session` (a streaming job behind its seal) with `co_grader`
 //! (challenges meanwhile), `driver` (one attempt), [`persistent`] (many attempts over one connection), then [`reap`]
-//! (containers of executors that were killed).
+//! (containers of executors that were killed). `own_engine` runs a Docker engine where the machine has none.
 //!
 //! An executor runs next to untrusted code. It knows no chain. It holds the key by which its miner knows it, if it is a
 //! persistent executor, and the keys of the sessions that it serves, which end with them; no other key. It accepts
@@ -35,6 +35,7 @@ mod machine_folders;
 mod metrics;
 mod miner_link;
 pub mod output_capture;
+mod own_engine;
 pub mod persistent;
 mod program_input;
 mod program_usage;
@@ -64,6 +65,7 @@ pub use muster_containers::{
     ContainerEngine, EngineError, ImageArchive, ImageContent, ImageFile, archive_forms, docker_engine,
     image_archive,
 };
+pub use own_engine::{OwnEngine, OwnEngineError, OwnEngineOptions};
 
 /// How long an executor may remove unused images after its job, before it ends.
 const COLLECT_LIMIT: Duration = Duration::from_secs(30);

@@ -453,6 +453,9 @@ pub(crate) struct Executor {
     /// With --persistent: end once this program was replaced and no sealed session runs, so that the new one starts.
     #[arg(long, requires = "persistent")]
     pub(crate) end_when_replaced: bool,
+    /// Start a Docker engine of its own (dockerd) and end it with the executor: for a container that has none
+    #[arg(long, conflicts_with_all = ["enroll", "print_config"])]
+    pub(crate) with_engine: bool,
     /// Serve this machine's and this process's figures to Prometheus here.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muster_executor::Invocation;
+use muster_executor::{Invocation, OwnEngine, OwnEngineOptions};
 use muster_process::telemetry;
 use muster_process::telemetry::catalogue::MetricRole;
 use muster_process::{Coded, SharedClock, Tasks, shutdown};
@@ -113,6 +113,13 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
     prepare("executor", args.report.log_format, &tasks, false)?;
     measure(MetricRole::Executor, args.metrics, &tasks, &clock).await?;
     trace("executor", args.report.traces.as_ref(), &tasks, &clock)?;
+    let mut engine = None;
+    if args.with_engine {
+        match OwnEngine::start(OwnEngineOptions::default(), &mut config, &tasks, &clock).await {
+            Ok(started) => engine = Some(started),
+            Err(error) => return finish(Err(muster_executor::Error::from(error)), &tasks).await,
+        }
+    }
     let ended = if let Some(invitation) = args.enroll {
         muster_executor::persistent::enroll(&config, invitation, &args.name).await
     } else if args.persistent {
@@ -125,6 +132,9 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
         let invocation = Invocation { miner_address, token };
         muster_executor::run(config, invocation, tasks.clone(), clock).await
     };
+    if let Some(engine) = engine {
+        engine.stop().await;
+    }
     let ended = match ended {
         // Validators end their own jobs so, each batch of grading among them.
         Err(muster_executor::Error::Cancelled(reason)) => {

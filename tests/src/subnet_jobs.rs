@@ -110,7 +110,10 @@ impl RunningSubnet {
     }
 
     /// The ids of a job's attempts, oldest first.
-    fn attempts_of(&self, id: &str) -> Result<Vec<String>> {
+    ///
+    /// # Errors
+    /// The validator does not answer.
+    pub fn attempts_of(&self, id: &str) -> Result<Vec<String>> {
         let state = self.validator_state()?;
         let mut jobs = state.get("jobs").and_then(Value::as_array).into_iter().flatten();
         let job = jobs.find(|job| job.get("job").and_then(Value::as_str) == Some(id));

@@ -2,7 +2,8 @@
 //! those of a whole subnet whose executors are pods.
 //!
 //! The control plane and the kubelet are built once from the distribution's source package. The nodes are hosts in
-//! network namespaces, each with a Docker engine; a machine that cannot have them runs the tests of the control plane.
+//! network namespaces, each with containerd, or with a Docker engine; a machine that cannot have them runs the tests of
+//! the control plane.
 
 mod control_plane;
 mod executor_image;
@@ -19,7 +20,12 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 
-use self::{control_plane::ControlPlane, hosts::Hosts, kubelets::Kubelets, process::on_path};
+use self::{
+    control_plane::ControlPlane,
+    hosts::{Hosts, NodeRuntime},
+    kubelets::Kubelets,
+    process::on_path,
+};
 use crate::{cache, workspace::Workspace};
 
 /// The version that the distribution has.
@@ -32,6 +38,9 @@ pub(crate) struct Options {
     /// Run only this part; may be given several times
     #[arg(long, value_enum)]
     only: Vec<Part>,
+    /// The runtime of the nodes' containers
+    #[arg(long, value_enum, default_value = "containerd")]
+    runtime: NodeRuntime,
     /// Write the recorded answers anew
     #[arg(long)]
     record: bool,
@@ -59,13 +68,18 @@ impl Part {
     }
 
     /// The filters of its tests, in the language of nextest. Each runs by itself.
-    const fn filters(self) -> &'static [&'static str] {
+    const fn filters(self, runtime: NodeRuntime) -> &'static [&'static str] {
         match self {
             Self::ControlPlane => {
                 &["package(muster-kubernetes-engine) & test(/^recorded::control_plane::real::/)"]
             }
             Self::Nodes => &["package(muster-kubernetes-engine) & test(/^recorded::nodes::real::/)"],
-            Self::Subnet => &["binary(subnets) & test(/^kubernetes::on_three_nodes::/)"],
+            Self::Subnet => match runtime {
+                NodeRuntime::Containerd => {
+                    &["binary(subnets) & test(/^kubernetes::(on_three_nodes|own_engine)::/)"]
+                }
+                NodeRuntime::Docker => &["binary(subnets) & test(/^kubernetes::on_three_nodes::/)"],
+            },
             Self::LostNodes => &[
                 "package(muster-kubernetes-engine) & test(/^recorded::lost_node::real::/)",
                 "binary(subnets) & test(/^kubernetes::lost_node::/)",
@@ -100,10 +114,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         .filter(|part| options.only.is_empty() || options.only.contains(part))
         .collect();
     build_tests(workspace)?;
-    let no_nodes = without_nodes();
+    let no_nodes = without_nodes(options.runtime);
     let wants_nodes = parts.iter().any(|part| part.needs_nodes());
     let hosts = match &no_nodes {
-        None if wants_nodes => Some(Hosts::start(NODES, folder.path())?),
+        None if wants_nodes => Some(Hosts::start(NODES, folder.path(), options.runtime)?),
         None | Some(_) => None,
     };
     let cluster = ControlPlane::start(&programs, &folder.path().join("cluster"))?;
@@ -112,6 +126,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         workspace,
         cluster: &cluster,
         record: options.record,
+        runtime: options.runtime,
         engines: hosts.as_ref().map(Hosts::docker_urls).unwrap_or_default(),
         killer: folder.path().join("kill-node"),
         cutter: folder.path().join("cut-node"),
@@ -122,15 +137,17 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     for part in parts {
         match &hosts {
             Some(hosts) if part.needs_nodes() && kubelets.is_none() => {
-                let executor = executor_image::stage(workspace, folder.path())?;
+                let brings_engine = options.runtime == NodeRuntime::Containerd;
+                let executor = executor_image::stage(workspace, folder.path(), brings_engine)?;
                 let started = Kubelets::start(&programs, folder.path(), &cluster, hosts, &executor)?;
                 started.write_killer(&tests.killer, hosts)?;
                 kubelets = Some(started);
-                println!("{NODES} nodes with {} GPUs each are ready", kubelets::GPUS);
+                let (gpus, runtime) = (kubelets::GPUS, options.runtime.name());
+                println!("{NODES} nodes with {runtime} and {gpus} GPUs each are ready");
             }
             Some(_) | None => {}
         }
-        for filter in part.filters() {
+        for filter in part.filters(options.runtime) {
             if part.needs_nodes() && hosts.is_none() {
                 counts.skipped += tests.count(filter)?;
             } else {
@@ -179,7 +196,7 @@ fn missing(programs: &[&str]) -> Option<String> {
     let program = programs.iter().find(|program| !on_path(program))?;
     Some(format!(
         "{program} is not installed; on Debian: apt-get install etcd-server golang-go jq rsync dpkg-dev make gcc \
-         openssl, and kubectl"
+         openssl docker.io containerd tini, and kubectl"
     ))
 }
 
@@ -194,16 +211,24 @@ fn build_tests(workspace: &Workspace) -> anyhow::Result<()> {
 }
 
 /// Why this machine cannot have nodes.
-fn without_nodes() -> Option<String> {
+fn without_nodes(runtime: NodeRuntime) -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("only root can make network namespaces".to_owned());
     }
     if !Path::new("/sys/fs/cgroup/cpuset/cpuset.cpus").exists() {
         return Some("this kubelet needs control groups of version 1".to_owned());
     }
-    missing(&[
+    let of_containerd: &[&str] = match runtime {
+        NodeRuntime::Containerd => &["containerd", "ctr", "tini"],
+        NodeRuntime::Docker => &[],
+    };
+    if runtime == NodeRuntime::Containerd && !Path::new(hosts::NETWORK_PLUGINS).join("bridge").exists() {
+        return Some("apt-get install containernetworking-plugins".to_owned());
+    }
+    let of_both = [
         "dockerd", "docker", "runc", "ip", "nsenter", "unshare", "gcc", "jq", "tar", "ldd", "strip", "pgrep",
-    ])
+    ];
+    missing(&[&of_both, of_containerd].concat())
 }
 
 /// The tests, with all that they need to know.
@@ -211,6 +236,7 @@ struct Tests<'a> {
     workspace: &'a Workspace,
     cluster: &'a ControlPlane,
     record: bool,
+    runtime: NodeRuntime,
     engines: String,
     killer: PathBuf,
     cutter: PathBuf,
@@ -226,6 +252,7 @@ impl Tests<'_> {
             .env("MUSTER_TEST_KUBECONFIG", &self.cluster.kubeconfig)
             .env("MUSTER_TEST_ADDRESS", control_plane::OUR_ADDRESS)
             .env("MUSTER_TEST_NETWORK", hosts::NETWORK)
+            .env("MUSTER_TEST_NODE_RUNTIME", self.runtime.name())
             .env("MUSTER_TEST_ENGINES", &self.engines)
             .env("MUSTER_TEST_KILL_NODE", &self.killer)
             .env("MUSTER_TEST_CUT_NODE", &self.cutter);

@@ -28,6 +28,7 @@ pub use crate::engine_error::EngineError;
 use crate::engine_error::{CREATE, START};
 use crate::image_archive::{ArchiveError, without_tags};
 use crate::image_user::OwnerIds;
+use crate::podman_profile::ProfileFiles;
 
 /// Timeout of loading an image archive: a large image takes minutes, longer than the client library's default.
 const LOAD_LIMIT: Duration = Duration::from_secs(1_800);
@@ -36,7 +37,8 @@ const LOAD_LIMIT: Duration = Duration::from_secs(1_800);
 pub struct ContainerEngine {
     docker: Docker,
     version: String,
-    is_podman: bool,
+    /// The profiles of system calls as podman gets them; `None` for Docker.
+    podman: Option<Arc<ProfileFiles>>,
     /// The user and the group on this machine that root is in the containers, once they were asked for.
     pub(crate) first_ids: Arc<OnceCell<Option<OwnerIds>>>,
     platform: Option<String>,
@@ -160,7 +162,7 @@ impl ContainerEngine {
         Ok(Self {
             docker,
             version,
-            is_podman,
+            podman: is_podman.then(Arc::default),
             platform,
             first_ids: Arc::default(),
         })
@@ -200,7 +202,7 @@ impl ContainerEngine {
             .split('.')
             .next()
             .and_then(|major| major.parse::<u32>().ok());
-        self.is_podman || major.is_none_or(|major| major >= 23)
+        self.podman.is_some() || major.is_none_or(|major| major >= 23)
     }
 
     /// Checks that the engine still answers.
@@ -295,7 +297,11 @@ impl ContainerEngine {
     ///
     /// # Errors
     /// The engine failed.
-    pub async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<(), EngineError> {
+    pub async fn create(&self, name: &str, mut body: ContainerCreateBody) -> Result<(), EngineError> {
+        if let Some(files) = &self.podman {
+            let named = files.name_profiles(&mut body);
+            named.map_err(|err| operation_failed(CREATE)(ApiError::IOError { err }))?;
+        }
         let options = CreateContainerOptions {
             name: Some(name.to_owned()),
             ..CreateContainerOptions::default()

@@ -116,6 +116,14 @@ use AnswerFault::{Image, Machine, User};
 
 /// The table, in the order in which it is read.
 const TABLE: &[AnswerRow] = &[
+    // podman pkg/specgen/generate/seccomp: the answer holds the profile, which has words of many rows.
+    row(
+        &["opening seccomp profile failed"],
+        &[],
+        Machine,
+        "the engine of the executor cannot read the system calls that jobs may make",
+        Named::Not,
+    ),
     // moby daemon/create.go (20.10: "No command specified"); podman pkg/specgen/generate/oci.go.
     row(
         &["no command specified", "no command or entrypoint provided"],

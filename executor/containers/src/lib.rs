@@ -29,6 +29,7 @@ pub mod images;
 pub mod laid_files;
 pub mod leftovers;
 pub mod owned_folders;
+mod podman_profile;
 pub mod private_pull;
 pub mod pull_error;
 mod registry_check;

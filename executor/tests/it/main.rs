@@ -22,6 +22,8 @@ mod jobs;
 #[cfg(test)]
 mod output;
 #[cfg(test)]
+mod own_engine;
+#[cfg(test)]
 mod persistent;
 #[cfg(test)]
 mod program_start;

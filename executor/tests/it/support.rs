@@ -13,3 +13,12 @@ pub(crate) mod miner;
 pub(crate) mod registry;
 
 pub(crate) use self::machine::{build_static, engine, require, until};
+
+/// Whether the engine at an address shows a container of this name as running.
+pub(crate) async fn is_running(engine: &str, name: Option<&String>) -> bool {
+    let docker = bollard::Docker::connect_with_host(engine).unwrap();
+    let Some(name) = name else { return false };
+    let found = docker.negotiate_version().await.unwrap();
+    let found = found.inspect_container(name, None).await.unwrap();
+    found.state.and_then(|state| state.running) == Some(true)
+}

@@ -7,7 +7,7 @@ use crate::support::dockerd::Dockerd;
 use crate::support::lease::{Job, Lease};
 use crate::support::miner::FakeMiner;
 use crate::support::registry::{Registry, publish};
-use crate::support::{engine, image, require, until};
+use crate::support::{engine, image, is_running, require, until};
 
 fn job(archive: &ImageArchive, args: &[&str]) -> Job {
     Job {
@@ -55,7 +55,7 @@ async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
     let label = format!("muster.attempt={}", lease.token.attempt());
     until("the job runs", || async {
         let names = engine.list_labelled(&label).await.unwrap();
-        running(&dockerd, names.first()).await
+        is_running(&dockerd.address(), names.first()).await
     })
     .await;
     dockerd.kill().unwrap();
@@ -81,15 +81,6 @@ async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
     assert_eq!(wire.last().await["message_type"], "V0JobFinishedRequest");
     executor.join().await.unwrap().unwrap();
     lease.assert_clean(&engine).await;
-}
-
-/// Whether this container runs, by the engine.
-async fn running(dockerd: &Dockerd, name: Option<&String>) -> bool {
-    let docker = bollard::Docker::connect_with_host(&dockerd.address()).unwrap();
-    let Some(name) = name else { return false };
-    let found = docker.negotiate_version().await.unwrap();
-    let found = found.inspect_container(name, None).await.unwrap();
-    found.state.and_then(|state| state.running) == Some(true)
 }
 
 #[tokio::test]

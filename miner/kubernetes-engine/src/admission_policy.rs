@@ -1,13 +1,15 @@
 //! The admission policy that leaves a miner's account the pod of a lease alone.
 //!
-//! The account starts pods with the socket of the node's Docker engine. Without a policy a thief of its token starts
-//! any image with that socket, and is root on every node.
+//! The account starts pods that are privileged, or have the socket of the node's Docker engine. Without a policy a
+//! thief of its token starts any image so, and is root on every node.
 
 use std::str::FromStr;
 
 use serde_json::{Value, json};
 
 use crate::manifests::ACCOUNT;
+use crate::settings::DockerPlace;
+use crate::template::{NODE_ENGINE_COMMAND, OWN_ENGINE_COMMAND};
 
 /// An image that its digest names: `REPOSITORY@sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,21 +43,45 @@ fn policy_name(namespace: &str) -> String {
     format!("muster-miner-{namespace}")
 }
 
+/// A list of texts in CEL.
+fn list_of(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
 /// The rules of a pod that the account creates, as expressions of CEL, each with its message.
-fn pod_rules(image: &PinnedImage) -> [(String, &'static str); 7] {
+fn pod_rules(image: &PinnedImage, docker: DockerPlace) -> [(String, &'static str); 8] {
     let PinnedImage(image) = image;
+    let command = list_of(match docker {
+        DockerPlace::Pod => &OWN_ENGINE_COMMAND,
+        DockerPlace::Node => &NODE_ENGINE_COMMAND,
+    });
+    // A privileged container takes no further right by any other field of its security context.
+    let (rights, volumes, processes) = match docker {
+        DockerPlace::Pod => (
+            "true",
+            "false",
+            "!has(object.spec.hostPID) || !object.spec.hostPID",
+        ),
+        DockerPlace::Node => (
+            "!has(c.securityContext)",
+            "has(v.hostPath) && v.hostPath.path in ['/var/run/docker.sock', '/var/lib/muster']",
+            "true",
+        ),
+    };
     [
         (
             format!(
                 "object.spec.containers.size() == 1 && object.spec.containers.all(c, c.image == '{image}' && \
-                 has(c.command) && c.command == ['muster', 'executor'] && !has(c.args))"
+                 has(c.command) && c.command == {command} && !has(c.args))"
             ),
             "a lease's pod has one container, which runs `muster executor` from the pinned image",
         ),
         (
-            "object.spec.containers.all(c, !has(c.lifecycle) && !has(c.livenessProbe) && !has(c.readinessProbe) && \
-             !has(c.startupProbe) && !has(c.securityContext))"
-                .to_owned(),
+            format!(
+                "object.spec.containers.all(c, !has(c.lifecycle) && !has(c.livenessProbe) && \
+                 !has(c.readinessProbe) && !has(c.startupProbe) && {rights})"
+            ),
             "a lease's pod runs no further commands and takes no further rights",
         ),
         (
@@ -63,17 +89,23 @@ fn pod_rules(image: &PinnedImage) -> [(String, &'static str); 7] {
             "a lease's pod has no further containers",
         ),
         (
-            "!has(object.spec.volumes) || object.spec.volumes.all(v, has(v.emptyDir) || (has(v.hostPath) && \
-             v.hostPath.path in ['/var/run/docker.sock', '/var/lib/muster']))"
-                .to_owned(),
-            "a lease's pod mounts the Docker socket and the folder of jobs, and nothing else of the node or the cluster",
+            format!(
+                "!has(object.spec.volumes) || object.spec.volumes.all(v, has(v.emptyDir) || ({volumes}))"
+            ),
+            "a lease's pod mounts folders of its own, with an engine on the node that one's socket and the folder of \
+             jobs, and nothing else of the node or the cluster",
+        ),
+        (
+            processes.to_owned(),
+            "a lease's pod with an engine of its own does not see the processes of its node",
         ),
         (
             "!has(object.spec.hostIPC) || !object.spec.hostIPC".to_owned(),
             "a lease's pod does not share the memory of its node",
         ),
         (
-            "has(object.spec.automountServiceAccountToken) && !object.spec.automountServiceAccountToken".to_owned(),
+            "has(object.spec.automountServiceAccountToken) && !object.spec.automountServiceAccountToken"
+                .to_owned(),
             "a lease's pod gets no token of the cluster",
         ),
         (
@@ -88,8 +120,8 @@ fn pod_rules(image: &PinnedImage) -> [(String, &'static str); 7] {
 }
 
 /// The policy of a namespace, for `kubectl apply`.
-pub(crate) fn admission_policy(namespace: &str, image: &PinnedImage) -> Value {
-    let validations: Vec<Value> = pod_rules(image)
+pub(crate) fn admission_policy(namespace: &str, image: &PinnedImage, docker: DockerPlace) -> Value {
+    let validations: Vec<Value> = pod_rules(image, docker)
         .into_iter()
         .map(|(expression, message)| json!({"expression": expression, "message": message}))
         .collect();
@@ -140,16 +172,16 @@ mod tests {
     }
 
     /// The pod that the engine creates for a lease.
-    fn lease_pod() -> Value {
-        let template = PodTemplate::load(Path::new(""), &image()).unwrap();
+    fn lease_pod(docker: DockerPlace) -> Value {
+        let template = PodTemplate::load(docker, Path::new(""), &image()).unwrap();
         let order = pod_spec::tests::order(Duration::from_secs(60));
         let pod = pod_spec::pod(&template, &BTreeMap::new(), &order, &BTreeSet::new());
         serde_json::to_value(pod).unwrap()
     }
 
     /// The messages of the rules that refuse a pod of this user.
-    fn refusals(pod: &Value, user: &str) -> Vec<String> {
-        let policy = admission_policy("gpu-jobs", &image().parse().unwrap());
+    fn refusals(docker: DockerPlace, pod: &Value, user: &str) -> Vec<String> {
+        let policy = admission_policy("gpu-jobs", &image().parse().unwrap(), docker);
         let mut context = Context::default();
         context.add_variable("object", pod.clone()).unwrap();
         let request = json!({"userInfo": {"username": user}});
@@ -173,15 +205,23 @@ mod tests {
 
     #[test]
     fn the_pod_of_a_lease_is_admitted_and_other_users_are_not_judged() {
-        assert_eq!(refusals(&lease_pod(), MINER), Vec::<String>::new());
         let other = json!({"metadata": {"name": "x"}, "spec": {"containers": [{"image": "alpine"}]}});
-        assert_eq!(refusals(&other, "system:admin"), Vec::<String>::new());
-        assert!(!refusals(&other, MINER).is_empty());
+        for docker in [DockerPlace::Pod, DockerPlace::Node] {
+            assert_eq!(refusals(docker, &lease_pod(docker), MINER), Vec::<String>::new());
+            assert_eq!(refusals(docker, &other, "system:admin"), Vec::<String>::new());
+            assert!(!refusals(docker, &other, MINER).is_empty());
+        }
+        for (place, other) in [
+            (DockerPlace::Pod, DockerPlace::Node),
+            (DockerPlace::Node, DockerPlace::Pod),
+        ] {
+            assert!(!refusals(place, &lease_pod(other), MINER).is_empty());
+        }
     }
 
     #[test]
     fn a_thief_of_the_accounts_token_gets_no_other_pod() {
-        let changes: [(&str, Value); 15] = [
+        let changes: [(&str, Value); 14] = [
             ("/spec/containers/0/image", json!("alpine")),
             (
                 "/spec/containers/0/image",
@@ -204,7 +244,6 @@ mod tests {
                 "/spec/containers/0/livenessProbe",
                 json!({"exec": {"command": ["sh"]}}),
             ),
-            ("/spec/containers/0/securityContext", json!({"privileged": true})),
             (
                 "/spec/containers/1",
                 json!({"name": "b", "image": image(), "command": ["muster", "executor"]}),
@@ -225,8 +264,22 @@ mod tests {
                 json!({"name": "EXECUTOR_TOKEN", "valueFrom": {"secretKeyRef": {"name": "muster-invitation", "key": "t"}}}),
             ),
         ];
-        for (place, value) in changes {
-            let mut pod = lease_pod();
+        let of_both = changes.into_iter().flat_map(|(place, value)| {
+            [DockerPlace::Pod, DockerPlace::Node].map(|docker| (docker, place, value.clone()))
+        });
+        let privileged = json!({"privileged": true});
+        let socket = json!({"name": "s", "hostPath": {"path": "/var/run/docker.sock"}});
+        let of_one = [
+            (
+                DockerPlace::Node,
+                "/spec/containers/0/securityContext",
+                privileged,
+            ),
+            (DockerPlace::Pod, "/spec/volumes/2", socket),
+            (DockerPlace::Pod, "/spec/hostPID", json!(true)),
+        ];
+        for (docker, place, value) in of_both.chain(of_one) {
+            let mut pod = lease_pod(docker);
             let (parent, key) = place.rsplit_once('/').unwrap();
             match (pod.pointer_mut(parent).unwrap(), value) {
                 (Value::Array(items), value) => items.push(value),
@@ -234,7 +287,7 @@ mod tests {
                 (Value::Object(fields), value) => drop(fields.insert(key.to_owned(), value)),
                 (other, _) => panic!("{parent} is {other}"),
             }
-            assert_eq!(refusals(&pod, MINER).len(), 1, "{place}: {pod}");
+            assert_eq!(refusals(docker, &pod, MINER).len(), 1, "{place}: {pod}");
         }
     }
 

@@ -67,7 +67,7 @@ impl KubernetesEngine {
                 return Err(SetupError::Label { what, value });
             }
         }
-        let template = PodTemplate::load(&settings.template, &settings.image)?;
+        let template = PodTemplate::load(settings.docker, &settings.template, &settings.image)?;
         muster_process::tls::install_provider();
         let mut config = access(settings).await?;
         config.connect_timeout = Some(CALL);

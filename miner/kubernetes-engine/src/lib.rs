@@ -19,5 +19,5 @@ mod template;
 
 pub use admission_policy::{NotPinned, PinnedImage};
 pub use cluster::{KubernetesEngine, Pool};
-pub use settings::{KubernetesSettings, SetupError};
+pub use settings::{DockerPlace, KubernetesSettings, SetupError};
 pub use template::TemplateError;

@@ -4,14 +4,20 @@ use muster_protocol::ExecutorClass;
 use serde_json::{Value, json};
 
 use crate::admission_policy::{PinnedImage, admission_policy, policy_binding};
+use crate::settings::DockerPlace;
+use crate::template::{
+    NODE_ENGINE_COMMAND, OWN_ENGINE_COMMAND, node_engine_mounts, node_engine_volumes, own_engine_mounts,
+    own_engine_volumes,
+};
 
 /// The service account of a miner that uses the cluster.
 pub const ACCOUNT: &str = "muster-miner";
 /// The Secret from which persistent executors take their invitation, and its key.
 pub const INVITATION: &str = "muster-invitation";
 
-/// The file by which a persistent executor is known to its miner. It lies on the node, so it outlives the pod.
-const MEMBERSHIP: &str = "/var/lib/muster/executor-membership.json";
+/// The folder of a node in which a persistent executor that brings its engine keeps its membership file, and nothing
+/// else: every other folder of its pod goes with the pod.
+const MEMBERSHIP_FOLDER: &str = "/var/lib/muster-membership";
 const CONFIG: &str = "/etc/muster/executor.toml";
 
 /// The wishes of an operator.
@@ -23,6 +29,8 @@ pub struct ManifestOptions {
     pub starts_leases: bool,
     /// Whether the miner may list the cluster's nodes, by which it knows how many executors find room.
     pub list_nodes: bool,
+    /// The place of the Docker engine of all executors.
+    pub docker: DockerPlace,
     /// The image by digest that pods of leases run, and no other. Without one the account may start any pod.
     pub lease_image: Option<PinnedImage>,
     /// A persistent executor on each node.
@@ -54,7 +62,8 @@ pub struct ManifestError(String);
 pub fn manifests(options: &ManifestOptions) -> Result<String, ManifestError> {
     let namespace = options.namespace.as_str();
     let mut documents = vec![(
-        "The namespace of the executors. They mount folders of their nodes, which a stricter level forbids.",
+        "The namespace of the executors. They are privileged or mount folders of their nodes, which a stricter level \
+         forbids.",
         namespace_of(namespace),
     )];
     if options.starts_leases {
@@ -83,21 +92,21 @@ pub fn manifests(options: &ManifestOptions) -> Result<String, ManifestError> {
     if let Some(image) = &options.lease_image {
         documents.extend([
             (
-                "The account starts pods with the socket of the node's Docker engine, so a thief of its token would be \
-                 root on every node. This policy leaves it the one pod that a lease needs: this image, this \
-                 command, and two folders of the node. It needs Kubernetes 1.30.",
-                admission_policy(namespace, image),
+                "The account starts pods that are as powerful as root on their node, and so would a thief of its token. \
+                 This policy leaves it the one pod that a lease needs: this image, this command, and the folders of \
+                 an executor. It needs Kubernetes 1.30.",
+                admission_policy(namespace, image, options.docker),
             ),
             ("The policy holds in this namespace.", policy_binding(namespace)),
         ]);
     }
     if let Some(persistent) = &options.persistent {
         documents.extend([
-            ("The configuration of the persistent executors.", config_map(namespace, persistent)),
+            ("The configuration of the persistent executors.", config_map(namespace, persistent, options.docker)),
             (
                 "A persistent executor on each node. It enrolls once, with the token of the Secret muster-invitation, \
                  and keeps its key on the node. A new version starts on a node when its pod is deleted there.",
-                daemon_set(namespace, persistent),
+                daemon_set(namespace, persistent, options.docker),
             ),
         ]);
     }
@@ -190,10 +199,20 @@ fn cluster_role_binding(namespace: &str) -> Value {
     })
 }
 
-fn config_map(namespace: &str, persistent: &PersistentExecutors) -> Value {
+/// The file by which a persistent executor is known to its miner. It lies on the node, so it outlives the pod.
+fn membership(docker: DockerPlace) -> String {
+    match docker {
+        DockerPlace::Pod => format!("{MEMBERSHIP_FOLDER}/executor.json"),
+        DockerPlace::Node => "/var/lib/muster/executor-membership.json".to_owned(),
+    }
+}
+
+fn config_map(namespace: &str, persistent: &PersistentExecutors, docker: DockerPlace) -> Value {
     let config = format!(
-        "[standing]\nmembership = \"{MEMBERSHIP}\"\nclass = \"{}\"\ncapacity = {}\n",
-        persistent.class, persistent.capacity
+        "[standing]\nmembership = \"{}\"\nclass = \"{}\"\ncapacity = {}\n",
+        membership(docker),
+        persistent.class,
+        persistent.capacity
     );
     json!({
         "apiVersion": "v1",
@@ -203,29 +222,41 @@ fn config_map(namespace: &str, persistent: &PersistentExecutors) -> Value {
     })
 }
 
-fn daemon_set(namespace: &str, persistent: &PersistentExecutors) -> Value {
+fn daemon_set(namespace: &str, persistent: &PersistentExecutors, docker: DockerPlace) -> Value {
     let labels = json!({"app.kubernetes.io/name": "muster-persistent-executor"});
-    let mounts = json!([
-        {"name": "config", "mountPath": "/etc/muster", "readOnly": true},
-        {"name": "docker-socket", "mountPath": "/var/run/docker.sock"},
-        {"name": "work", "mountPath": "/var/lib/muster"}
-    ]);
+    let (words, mut mounts, mut volumes) = match docker {
+        DockerPlace::Pod => (
+            OWN_ENGINE_COMMAND.as_slice(),
+            own_engine_mounts().to_vec(),
+            own_engine_volumes().to_vec(),
+        ),
+        DockerPlace::Node => (
+            NODE_ENGINE_COMMAND.as_slice(),
+            node_engine_mounts().to_vec(),
+            node_engine_volumes().to_vec(),
+        ),
+    };
+    if docker == DockerPlace::Pod {
+        let folder = json!({"path": MEMBERSHIP_FOLDER, "type": "DirectoryOrCreate"});
+        volumes.push(json!({"name": "membership", "hostPath": folder}));
+        mounts.push(json!({"name": "membership", "mountPath": MEMBERSHIP_FOLDER}));
+    }
+    volumes.push(json!({"name": "config", "configMap": {"name": "muster-executor"}}));
+    mounts.push(json!({"name": "config", "mountPath": "/etc/muster", "readOnly": true}));
+    let command = [words, &["--config", CONFIG, "--persistent"]].concat();
+    let membership = membership(docker);
     let enroll = format!(
-        "[ -e {MEMBERSHIP} ] || exec muster executor --config {CONFIG} --enroll \"$INVITATION\" --name \"$NODE_NAME\""
+        "[ -e {membership} ] || exec muster executor --config {CONFIG} --enroll \"$INVITATION\" --name \"$NODE_NAME\""
     );
     let resources = if persistent.gpus > 0 {
         json!({"limits": {"nvidia.com/gpu": persistent.gpus.to_string()}})
     } else {
         json!({})
     };
-    let spec = json!({
+    let mut spec = json!({
         "automountServiceAccountToken": false,
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": 60,
-        // As in the pod of a lease: sessions are dialled, and processes of jobs looked at.
-        "hostNetwork": true,
-        "hostPID": true,
-        "dnsPolicy": "ClusterFirstWithHostNet",
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
         "initContainers": [{
             "name": "enroll",
@@ -240,16 +271,22 @@ fn daemon_set(namespace: &str, persistent: &PersistentExecutors) -> Value {
         "containers": [{
             "name": "executor",
             "image": persistent.image,
-            "command": ["muster", "executor", "--config", CONFIG, "--persistent"],
+            "command": command,
             "resources": resources,
+            "securityContext": {"privileged": docker == DockerPlace::Pod},
             "volumeMounts": mounts
         }],
-        "volumes": [
-            {"name": "config", "configMap": {"name": "muster-executor"}},
-            {"name": "docker-socket", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}},
-            {"name": "work", "hostPath": {"path": "/var/lib/muster", "type": "DirectoryOrCreate"}}
-        ]
+        "volumes": volumes
     });
+    if let (DockerPlace::Node, Some(spec)) = (docker, spec.as_object_mut()) {
+        // As in the pod of a lease: sessions are dialled, and processes of jobs looked at.
+        let of_the_node = [
+            ("hostNetwork", json!(true)),
+            ("hostPID", json!(true)),
+            ("dnsPolicy", json!("ClusterFirstWithHostNet")),
+        ];
+        spec.extend(of_the_node.map(|(key, value)| (key.to_owned(), value)));
+    }
     json!({
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -281,6 +318,7 @@ mod tests {
             namespace: "gpu-jobs".to_owned(),
             starts_leases: true,
             list_nodes: true,
+            docker: DockerPlace::Pod,
             lease_image: Some(pinned()),
             persistent: Some(PersistentExecutors {
                 image: "registry.example.org/muster:1".to_owned(),
@@ -332,13 +370,36 @@ mod tests {
     }
 
     #[test]
-    fn the_persistent_executor_enrolls_once_and_keeps_its_key_on_the_node() {
+    fn a_persistent_executor_has_the_folders_of_its_engine() {
+        let pod = |docker| {
+            let persistent = all().persistent.unwrap();
+            let set: DaemonSet = serde_json::from_value(daemon_set("gpu-jobs", &persistent, docker)).unwrap();
+            set.spec.unwrap().template.spec.unwrap()
+        };
+        let own = pod(DockerPlace::Pod);
+        let command = own.containers[0].command.as_ref().unwrap();
+        assert_eq!(command[..5], OWN_ENGINE_COMMAND);
+        assert_eq!(own.host_network, None);
+        let volumes = own.volumes.unwrap();
+        let of_the_node = volumes.iter().filter_map(|volume| volume.host_path.as_ref());
+        let of_the_node: Vec<&str> = of_the_node.map(|folder| folder.path.as_str()).collect();
+        assert_eq!(of_the_node, [MEMBERSHIP_FOLDER]);
+        let shared = pod(DockerPlace::Node);
+        let rights = shared.containers[0].security_context.as_ref().unwrap();
+        assert_eq!(
+            (shared.host_network, rights.privileged),
+            (Some(true), Some(false))
+        );
+    }
+
+    #[test]
+    fn the_persistent_executor_enrolls_once_and_keeps_its_key() {
         let set: DaemonSet = serde_json::from_value(of_kind("DaemonSet")).unwrap();
         let spec = set.spec.unwrap().template.spec.unwrap();
         let enroll = &spec.init_containers.unwrap()[0];
         let command = enroll.command.as_ref().unwrap().join(" ");
         assert!(
-            command.contains("[ -e /var/lib/muster/executor-membership.json ]"),
+            command.contains("[ -e /var/lib/muster-membership/executor.json ]"),
             "{command}"
         );
         let limits = spec.containers[0].resources.clone().unwrap().limits.unwrap();

@@ -158,6 +158,7 @@ pub(crate) mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::settings::DockerPlace;
 
     pub(crate) fn order(lasts: Duration) -> Order {
         Order {
@@ -171,7 +172,7 @@ pub(crate) mod tests {
     }
 
     fn template() -> PodTemplate {
-        PodTemplate::load(Path::new(""), "muster:1").unwrap()
+        PodTemplate::load(DockerPlace::Pod, Path::new(""), "muster:1").unwrap()
     }
 
     fn hosts(names: &[&str]) -> BTreeSet<String> {

@@ -8,6 +8,17 @@ use serde::Deserialize;
 use crate::object_names::is_namespace;
 use crate::template::{PodTemplate, TemplateError};
 
+/// The place of the Docker engine in which an executor runs its jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DockerPlace {
+    /// In the pod, beside the executor: the node needs none.
+    #[default]
+    Pod,
+    /// On the node, whose socket the pod mounts.
+    Node,
+}
+
 /// The cluster in which a pool's executors start.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -19,6 +30,8 @@ pub struct KubernetesSettings {
     pub context: String,
     /// The namespace of the pods.
     pub namespace: String,
+    /// The place of the Docker engine.
+    pub docker: DockerPlace,
     /// A file with an operator's pod template, YAML or JSON, which is laid over the built-in one. Empty: the built-in
     /// one as it is.
     pub template: PathBuf,
@@ -32,6 +45,7 @@ impl Default for KubernetesSettings {
             kubeconfig: PathBuf::new(),
             context: String::new(),
             namespace: "muster".to_owned(),
+            docker: DockerPlace::Pod,
             template: PathBuf::new(),
             image: String::new(),
         }
@@ -54,7 +68,7 @@ impl KubernetesSettings {
             let text = "must be the name of a namespace: 1 to 63 lowercase letters, digits and inner hyphens";
             add("namespace", text.to_owned());
         }
-        match PodTemplate::load(&self.template, &self.image) {
+        match PodTemplate::load(self.docker, &self.template, &self.image) {
             Ok(_) => {}
             Err(TemplateError::NoImage) => add("image", TemplateError::NoImage.to_string()),
             Err(error) => add("template", error.to_string()),

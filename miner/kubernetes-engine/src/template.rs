@@ -7,6 +7,13 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Map, Value, json};
 
 use crate::object_names::CONTAINER;
+use crate::settings::DockerPlace;
+
+/// The command of an executor with an engine of its own. The first program removes the processes whose parents have
+/// ended: an engine leaves some behind.
+pub(crate) const OWN_ENGINE_COMMAND: [&str; 5] = ["tini", "--", "muster", "executor", "--with-engine"];
+/// The command of an executor with the engine of its node.
+pub(crate) const NODE_ENGINE_COMMAND: [&str; 2] = ["muster", "executor"];
 
 /// Bytes of a template's file, at most.
 const MAX_BYTES: u64 = 1 << 20;
@@ -42,10 +49,10 @@ pub(crate) struct PodTemplate {
 }
 
 impl PodTemplate {
-    /// Reads the operator's template, unless `path` is empty, and lays it over the built-in one. An `image` that is not
-    /// empty takes the place of the template's.
-    pub(crate) fn load(path: &Path, image: &str) -> Result<Self, TemplateError> {
-        let mut value = built_in();
+    /// Reads the operator's template, unless `path` is empty, and lays it over the built-in one of `docker`. An `image`
+    /// that is not empty takes the place of the template's.
+    pub(crate) fn load(docker: DockerPlace, path: &Path, image: &str) -> Result<Self, TemplateError> {
+        let mut value = built_in(docker);
         if !path.as_os_str().is_empty() {
             let text = read(path)?;
             let content = |reason| TemplateError::Content {
@@ -99,12 +106,59 @@ impl PodTemplate {
     }
 }
 
+fn built_in(docker: DockerPlace) -> Value {
+    match docker {
+        DockerPlace::Pod => with_own_engine(),
+        DockerPlace::Node => with_the_engine_of_its_node(),
+    }
+}
+
+/// An executor that runs its jobs in a Docker engine inside its own container. Both have the same mounts, processes and
+/// network, and nothing of the node is mounted. An engine needs a privileged container.
+///
+/// The folders are on the node's disk, since an engine cannot lay its images over those of a container.
+fn with_own_engine() -> Value {
+    json!({
+        "metadata": {"labels": {"app.kubernetes.io/name": "muster-executor"}},
+        "spec": {
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "terminationGracePeriodSeconds": 30,
+            "containers": [{
+                "name": CONTAINER,
+                "command": OWN_ENGINE_COMMAND,
+                "securityContext": {"privileged": true},
+                "resources": {"requests": {"cpu": "1", "memory": "2Gi"}},
+                "volumeMounts": own_engine_mounts()
+            }],
+            "volumes": own_engine_volumes()
+        }
+    })
+}
+
+/// The folders of an engine inside a pod, and of its executor.
+pub(crate) fn own_engine_mounts() -> [Value; 2] {
+    [
+        json!({"name": "engine", "mountPath": "/var/lib/docker"}),
+        json!({"name": "work", "mountPath": "/var/lib/muster"}),
+    ]
+}
+
+/// The sizes hold an executor's default bounds: an image of 100 GiB unpacked, and the disk of one job beside 20 GiB of
+/// kept inputs. The cluster ends a pod that exceeds them.
+pub(crate) fn own_engine_volumes() -> [Value; 2] {
+    [
+        json!({"name": "engine", "emptyDir": {"sizeLimit": "120Gi"}}),
+        json!({"name": "work", "emptyDir": {"sizeLimit": "60Gi"}}),
+    ]
+}
+
 /// An executor that runs its jobs in the Docker engine of its node. The folder of jobs has the same path inside and
 /// outside, since the engine mounts parts of it into the containers of jobs.
 ///
 /// It has the network and the processes of its node. Clients of streaming sessions dial the executor, and it looks at
 /// the process that listens in a job's container. Neither adds to what the engine's socket already gives.
-fn built_in() -> Value {
+fn with_the_engine_of_its_node() -> Value {
     json!({
         "metadata": {"labels": {"app.kubernetes.io/name": "muster-executor"}},
         "spec": {
@@ -116,19 +170,28 @@ fn built_in() -> Value {
             "dnsPolicy": "ClusterFirstWithHostNet",
             "containers": [{
                 "name": CONTAINER,
-                "command": ["muster", "executor"],
+                "command": NODE_ENGINE_COMMAND,
                 "resources": {"requests": {"cpu": "1", "memory": "2Gi"}},
-                "volumeMounts": [
-                    {"name": "docker-socket", "mountPath": "/var/run/docker.sock"},
-                    {"name": "work", "mountPath": "/var/lib/muster"}
-                ]
+                "volumeMounts": node_engine_mounts()
             }],
-            "volumes": [
-                {"name": "docker-socket", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}},
-                {"name": "work", "hostPath": {"path": "/var/lib/muster", "type": "DirectoryOrCreate"}}
-            ]
+            "volumes": node_engine_volumes()
         }
     })
+}
+
+/// The socket of the node's engine, and the folder of jobs.
+pub(crate) fn node_engine_mounts() -> [Value; 2] {
+    [
+        json!({"name": "docker-socket", "mountPath": "/var/run/docker.sock"}),
+        json!({"name": "work", "mountPath": "/var/lib/muster"}),
+    ]
+}
+
+pub(crate) fn node_engine_volumes() -> [Value; 2] {
+    [
+        json!({"name": "docker-socket", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}}),
+        json!({"name": "work", "hostPath": {"path": "/var/lib/muster", "type": "DirectoryOrCreate"}}),
+    ]
 }
 
 fn read(path: &Path) -> Result<String, TemplateError> {
@@ -275,7 +338,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let template = folder.path().join("template.yaml");
         std::fs::write(&template, text).unwrap();
-        PodTemplate::load(&template, "muster:1")
+        PodTemplate::load(DockerPlace::Node, &template, "muster:1")
     }
 
     fn reason(text: &str) -> String {
@@ -337,8 +400,24 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_with_its_own_engine_takes_nothing_of_its_node() {
+        let template = PodTemplate::load(DockerPlace::Pod, Path::new(""), "muster:1").unwrap();
+        let spec = template.pod().spec.clone().unwrap();
+        assert_eq!(
+            (spec.host_network, spec.host_pid, spec.host_ipc),
+            (None, None, None)
+        );
+        for volume in spec.volumes.unwrap() {
+            let folder = volume
+                .empty_dir
+                .unwrap_or_else(|| panic!("{} is not the pod's own", volume.name));
+            assert!(folder.size_limit.is_some(), "{} has no bound", volume.name);
+        }
+    }
+
+    #[test]
     fn a_template_without_an_image_says_so() {
-        let error = PodTemplate::load(Path::new(""), "").unwrap_err();
+        let error = PodTemplate::load(DockerPlace::Pod, Path::new(""), "").unwrap_err();
         assert!(matches!(error, TemplateError::NoImage));
     }
 
@@ -349,10 +428,12 @@ mod tests {
         }
 
         #[test]
-        fn a_template_laid_over_itself_changes_nothing(_once in 0..1) {
-            let mut value = built_in();
-            lay_over(&mut value, built_in());
-            prop_assert_eq!(value, built_in());
+        fn a_template_laid_over_itself_changes_nothing(docker in prop_oneof![
+            Just(DockerPlace::Pod), Just(DockerPlace::Node)
+        ]) {
+            let mut value = built_in(docker);
+            lay_over(&mut value, built_in(docker));
+            prop_assert_eq!(value, built_in(docker));
         }
     }
 }

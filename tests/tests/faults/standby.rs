@@ -1,8 +1,8 @@
 //! A validator of three processes on one PostgreSQL: the leader is stopped, killed and told to end under a running job.
 //! Each time another process leads, the job goes on, and its program runs once.
 //!
-//! A leader that the machine does not let run for six seconds loses its lease and ends, as it should. So the test starts
-//! what has ended again, as a unit would, and asks who leads instead of knowing it.
+//! A leader that the machine does not let run for six seconds loses its lease and ends, as it should. So the test
+//! starts what has ended again, as a unit would, and asks who leads instead of knowing it.
 
 #![expect(
     clippy::unwrap_used,
@@ -190,7 +190,7 @@ impl Story {
         Some((status == 200, view["leader"].as_str()?.to_owned()))
     }
 
-    /// Waits until this holds. What has ended meanwhile starts again, but for `but`.
+    /// Waits until this holds. A process that has ended meanwhile starts again, but for `but`.
     fn wait<T>(&mut self, what: &str, but: Option<usize>, holds: impl Fn(&Self) -> Option<T>) -> T {
         let waited = wait_for(what, || {
             let others = self.replicas.iter_mut().enumerate();

@@ -1,10 +1,12 @@
-//! The image of a real executor for the nodes: this checkout's program, and the libraries that it is linked with.
+//! The image of a real executor for the nodes: this checkout's program, this machine's Docker engine, and the libraries
+//! that they are linked with.
 //!
 //! No image of a distribution is at hand where these tests run; docs/operations/kubernetes/Dockerfile is for those who
 //! have one.
 
 use std::{
-    fs,
+    fs, iter,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -19,17 +21,35 @@ pub(super) const EXECUTOR: &str = "muster/executor:1";
 pub(super) const PROGRAM: &str = "/usr/local/bin/muster";
 /// The shell by which a persistent executor enrolls.
 const SHELL: &str = "/bin/sh";
+/// The programs of an engine inside a pod, as the packages of `docs/operations/kubernetes/Dockerfile` have them: the
+/// first process of the container, the engine with its own, its command for people, and those of disks of a fixed size.
+const ENGINE: [&str; 9] = [
+    "/usr/bin/tini",
+    "/usr/sbin/dockerd",
+    "/usr/bin/containerd",
+    "/usr/bin/containerd-shim-runc-v2",
+    "/usr/sbin/runc",
+    "/usr/bin/docker",
+    "/sbin/mkfs.ext4",
+    "/bin/mount",
+    "/bin/umount",
+];
+/// Settings of `mkfs.ext4`.
+const SETTINGS: &str = "/etc/mke2fs.conf";
 /// Certificates of authorities, without which a TLS client does not start.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Puts the root of the image into a folder below `folder`. The program was built before.
-pub(super) fn stage(workspace: &Workspace, folder: &Path) -> anyhow::Result<PathBuf> {
+/// Puts the root of the image into a folder below `folder`. The program was built before. `engine` adds a Docker
+/// engine.
+pub(super) fn stage(workspace: &Workspace, folder: &Path, engine: bool) -> anyhow::Result<PathBuf> {
     let root = folder.join("executor");
     let installed = root.join(&PROGRAM[1..]);
-    for (from, to) in [
-        (workspace.target().join("debug/muster"), installed.clone()),
-        (PathBuf::from(SHELL), root.join(&SHELL[1..])),
-    ] {
+    let engine: &[&str] = if engine { &ENGINE } else { &[] };
+    let of_the_machine = iter::once(&SHELL).chain(engine);
+    let of_the_machine = of_the_machine.map(|path| (PathBuf::from(path), root.join(&path[1..])));
+    for (from, to) in
+        iter::once((workspace.target().join("debug/muster"), installed.clone())).chain(of_the_machine)
+    {
         copy(&from, &to)?;
         let libraries = quietly(Command::new("ldd").arg(&from))?;
         for library in linked(&libraries) {
@@ -38,10 +58,16 @@ pub(super) fn stage(workspace: &Workspace, folder: &Path) -> anyhow::Result<Path
     }
     // Debug information is most of it, and each container has a copy of all.
     quietly(Command::new("strip").arg(&installed))?;
-    if Path::new(AUTHORITIES).exists() {
-        copy(Path::new(AUTHORITIES), &root.join(&AUTHORITIES[1..]))?;
+    for file in [AUTHORITIES, SETTINGS] {
+        if Path::new(file).exists() {
+            copy(Path::new(file), &root.join(&file[1..]))?;
+        }
     }
-    fs::create_dir_all(root.join("tmp"))?;
+    for folder in ["tmp", "run", "var"] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    // As in Debian.
+    symlink("/run", root.join("var/run")).context("link /var/run")?;
     Ok(root)
 }
 

@@ -1,4 +1,4 @@
-//! Hosts for nodes on one machine: a network namespace, a name and a Docker engine each, on one switch.
+//! Hosts for nodes on one machine: a network namespace, a name and a runtime of containers each, on one switch.
 
 use std::{
     fs,
@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use clap::ValueEnum;
 
 use super::{
     control_plane::OUR_ADDRESS,
@@ -15,22 +16,58 @@ use super::{
 };
 use crate::tool::quietly;
 
-/// The network of the hosts.
-pub(super) const NETWORK: &str = "10.231.0.0/24";
+/// The networks of the hosts, `10.231.0.0/24`, and of their pods: `10.231.1.0/24` on the first one, and so on.
+pub(super) const NETWORK: &str = "10.231.0.0/16";
 /// The namespace of the switch. In a namespace of its own no rule of this machine's firewall drops its frames.
 const SWITCH: &str = "muster-switch";
 /// This machine's end of its cable.
 const OUR_CABLE: &str = "mfleet0";
-/// Folders that each host has of its own, and their names in the host's folder. The first has the engine's socket,
-/// where programs look for it, and the second has what executors keep.
-const OWN_FOLDERS: [(&str, &str); 2] = [("/run", "run"), ("/var/lib/muster", "muster")];
-/// The engines start one after the other on two cores.
+/// Folders that each host has of its own, and their names in the host's folder. The first has the runtime's socket,
+/// where programs look for it, the next two what executors keep, the others the addresses and the logs of pods.
+const OWN_FOLDERS: [(&str, &str); 6] = [
+    ("/run", "run"),
+    ("/var/lib/muster", "muster"),
+    ("/var/lib/muster-membership", "membership"),
+    ("/var/lib/cni", "cni-addresses"),
+    ("/var/log/pods", "log-pods"),
+    ("/var/log/containers", "log-containers"),
+];
+/// The runtimes start one after the other on two cores.
 const READY: Duration = Duration::from_secs(60);
+/// The image of the container that holds a pod's network.
+pub(super) const PAUSE: &str = "muster/pause:1";
+/// The programs that give pods their network, of Debian's containernetworking-plugins.
+pub(super) const NETWORK_PLUGINS: &str = "/usr/lib/cni";
+/// The part of containerd that kubelets speak to.
+const CRI: &str = "io.containerd.grpc.v1.cri";
+/// The namespace in which containerd keeps the images and containers of a kubelet.
+const KUBELETS: &str = "k8s.io";
+
+/// The runtime of a node's containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum NodeRuntime {
+    /// containerd, as nodes of Kubernetes 1.24 and later have it: pods bring their engine
+    Containerd,
+    /// A Docker engine, whose socket pods mount
+    Docker,
+}
+
+impl NodeRuntime {
+    /// Its name on the command line and in the variables of tests.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd",
+            Self::Docker => "docker",
+        }
+    }
+}
 
 /// One host that runs.
 pub(super) struct Host {
     pub(super) name: String,
     pub(super) number: usize,
+    pub(super) runtime: NodeRuntime,
+    /// The process of the runtime.
     pub(super) engine: Background,
     /// Its folders instead of the machine's; see [`OWN_FOLDERS`].
     folder: PathBuf,
@@ -44,7 +81,7 @@ pub(super) struct Hosts {
 
 impl Hosts {
     /// Starts hosts named `mh1`, `mh2` …
-    pub(super) fn start(count: usize, folder: &Path) -> anyhow::Result<Self> {
+    pub(super) fn start(count: usize, folder: &Path, runtime: NodeRuntime) -> anyhow::Result<Self> {
         // Those of a run that was killed.
         clear();
         let mut made = Self {
@@ -66,19 +103,27 @@ impl Hosts {
         cable(OUR_CABLE)?;
         ip(&format!("addr add {OUR_ADDRESS}/24 dev {OUR_CABLE}"))?;
         ip(&format!("link set {OUR_CABLE} up"))?;
-        let runtime = folder.join("lax-runc");
-        write_program(&runtime, include_str!("lax-runc.sh"))?;
+        let runc = folder.join("lax-runc");
+        write_program(&runc, include_str!("lax-runc.sh"))?;
         for number in 1..=count {
-            made.hosts.push(Host::start(number, folder, &runtime)?);
+            made.hosts.push(Host::start(number, folder, runtime, &runc)?);
         }
         for host in &mut made.hosts {
             let mut ended = Ok(());
             let ready = within(READY, || {
                 ended = host.engine.check();
-                ended.is_err() || host.docker(&["version"]).is_ok()
+                ended.is_err() || host.answers()
             });
             ended?;
-            ensure!(ready, "the Docker engine of {} did not answer", host.name);
+            ensure!(ready, "{} of {} did not answer", runtime.name(), host.name);
+        }
+        // The way between the pods of two hosts, and from this machine to them.
+        fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("pass on what pods send")?;
+        for host in &made.hosts {
+            let number = host.number;
+            ip(&format!(
+                "route replace 10.231.{number}.0/24 via 10.231.0.{number}"
+            ))?;
         }
         Ok(made)
     }
@@ -94,7 +139,11 @@ impl Hosts {
 
     /// The URLs of all Docker engines, with spaces between them.
     pub(super) fn docker_urls(&self) -> String {
-        let urls: Vec<String> = self.hosts.iter().map(Host::docker_url).collect();
+        let with_docker = self
+            .hosts
+            .iter()
+            .filter(|host| host.runtime == NodeRuntime::Docker);
+        let urls: Vec<String> = with_docker.map(Host::docker_url).collect();
         urls.join(" ")
     }
 }
@@ -102,14 +151,7 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         for host in &self.hosts {
-            if let Ok(ids) = host.docker(&["ps", "-aq"]) {
-                let ids: Vec<&str> = ids.split_whitespace().collect();
-                let mut arguments = vec!["rm", "-f"];
-                arguments.extend(&ids);
-                if !ids.is_empty() {
-                    let _ = host.docker(&arguments);
-                }
-            }
+            let _ = quietly(Command::new("sh").args(["-c", &host.kill_containers()]));
         }
         self.hosts.clear();
         clear();
@@ -118,7 +160,7 @@ impl Drop for Hosts {
 }
 
 impl Host {
-    fn start(number: usize, folder: &Path, runtime: &Path) -> anyhow::Result<Self> {
+    fn start(number: usize, folder: &Path, runtime: NodeRuntime, runc: &Path) -> anyhow::Result<Self> {
         let name = format!("mh{number}");
         let (cable_end, space) = (format!("mfleet{number}"), format!("muster-{name}"));
         ip(&format!("netns add {space}"))?;
@@ -130,25 +172,21 @@ impl Host {
         ip(&format!("-n {space} route add default via {OUR_ADDRESS}"))?;
         let own = folder.join(&name);
         fs::create_dir_all(&own)?;
-        // The machine's own configuration of Docker must not count here.
-        fs::write(own.join("daemon.json"), "{}")?;
         for (place, name) in OWN_FOLDERS {
             // A mount point, which other hosts and this machine have too.
             fs::create_dir_all(place)?;
             fs::create_dir_all(own.join(name))?;
         }
-        let script = format!(
-            "exec dockerd --config-file {own}/daemon.json --data-root {own}/data --exec-root {own}/exec \
-             --pidfile {own}/pid -H unix:///run/docker.sock --storage-driver vfs \
-             --add-runtime lax={runtime} --default-runtime lax",
-            own = own.display(),
-            runtime = runtime.display()
-        );
+        let script = match runtime {
+            NodeRuntime::Docker => dockerd(&own, runc)?,
+            NodeRuntime::Containerd => containerd(&own, runc, number)?,
+        };
         let command = Self::command(&name, &own, &script);
-        let engine = Background::start(&format!("dockerd-{name}"), folder, &command)?;
+        let engine = Background::start(&format!("{}-{name}", runtime.name()), folder, &command)?;
         Ok(Self {
             name,
             number,
+            runtime,
             engine,
             folder: own,
         })
@@ -179,38 +217,92 @@ impl Host {
         format!("unix://{}", self.folder.join("run/docker.sock").display())
     }
 
-    /// Runs docker against its engine.
-    pub(super) fn docker(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        quietly(
-            Command::new("docker")
-                .args(["-H", &self.docker_url()])
-                .args(arguments),
-        )
+    /// The socket of its containerd.
+    pub(super) fn containerd_socket(&self) -> PathBuf {
+        self.folder.join("containerd.sock")
     }
 
-    /// Gives its engine an image of one program.
-    pub(super) fn import(&self, program: &Path, image: &str) -> anyhow::Result<()> {
-        let name = program.file_name().and_then(|name| name.to_str());
-        let name = name.context("a program without a name")?;
-        let folder = program.parent().context("a program without a folder")?;
-        self.import_folder(folder, name, &format!("/{name}"), image)
+    /// Whether its runtime answers.
+    fn answers(&self) -> bool {
+        self.tool(&["version"], &["version"]).is_ok()
     }
 
-    /// Gives its engine an image of what `name` is in a folder, whose program is `entry`.
-    pub(super) fn import_folder(
-        &self,
-        folder: &Path,
-        name: &str,
-        entry: &str,
-        image: &str,
-    ) -> anyhow::Result<()> {
-        let script =
-            "tar -C \"$1\" -c \"$2\" | docker -H \"$3\" import -c \"ENTRYPOINT [\\\"$4\\\"]\" - \"$5\"";
-        let mut command = Command::new("sh");
-        command.args(["-c", script, "import"]).arg(folder);
-        command.args([name, &self.docker_url(), entry, image]);
+    /// Gives its runtime the images of an archive.
+    pub(super) fn load(&self, archive: &Path) -> anyhow::Result<()> {
+        let archive = archive.to_str().context("an archive whose path is no text")?;
+        let (docker, ctr) = (["load", "--input", archive], ["images", "import", archive]);
+        self.tool(&docker, &ctr)
+    }
+
+    /// Runs the command of its runtime.
+    fn tool(&self, docker: &[&str], ctr: &[&str]) -> anyhow::Result<()> {
+        let mut command = match self.runtime {
+            NodeRuntime::Docker => {
+                let mut command = Command::new("docker");
+                command.args(["-H", &self.docker_url()]).args(docker);
+                command
+            }
+            NodeRuntime::Containerd => {
+                let mut command = Command::new("ctr");
+                command.arg("--address").arg(self.containerd_socket());
+                command.args(["--namespace", KUBELETS]).args(ctr);
+                command
+            }
+        };
         quietly(&mut command).map(drop)
     }
+
+    /// A script that kills its containers, which outlive their runtime: each is a child of its shim.
+    pub(super) fn kill_containers(&self) -> String {
+        format!(
+            "for shim in $(pgrep -f \"shim.*{}/\"); do pkill -KILL -P $shim; kill -KILL $shim; done",
+            self.folder.display()
+        )
+    }
+}
+
+/// Writes what a Docker engine reads, and returns the script that starts it.
+fn dockerd(own: &Path, runc: &Path) -> anyhow::Result<String> {
+    // The machine's own configuration must not count here.
+    fs::write(own.join("daemon.json"), "{}")?;
+    Ok(format!(
+        "exec dockerd --config-file {own}/daemon.json --data-root {own}/data --exec-root {own}/exec \
+         --pidfile {own}/pid -H unix:///run/docker.sock --storage-driver vfs \
+         --add-runtime lax={runc} --default-runtime lax",
+        own = own.display(),
+        runc = runc.display()
+    ))
+}
+
+/// Writes what a containerd reads, and returns the script that starts it. Its pods have a bridge and addresses of their
+/// own, which all hosts can reach.
+fn containerd(own: &Path, runc: &Path, number: usize) -> anyhow::Result<String> {
+    let networks = own.join("networks");
+    fs::create_dir_all(&networks)?;
+    let network = serde_json::json!({
+        "cniVersion": "0.3.1", "name": "pods", "plugins": [{
+            "type": "bridge", "bridge": "pods0", "isGateway": true, "ipMasq": false,
+            "ipam": {
+                "type": "host-local", "ranges": [[{"subnet": format!("10.231.{number}.0/24")}]],
+                "routes": [{"dst": "0.0.0.0/0"}]
+            }
+        }]
+    });
+    fs::write(networks.join("pods.conflist"), network.to_string())?;
+    let path = own.join("containerd.toml");
+    let config = format!(
+        "version = 2\nroot = \"{own}/containerd\"\nstate = \"{own}/containerd-run\"\n\
+         [grpc]\naddress = \"{own}/containerd.sock\"\n\
+         [plugins.\"{CRI}\"]\nsandbox_image = \"docker.io/{PAUSE}\"\n\
+         [plugins.\"{CRI}\".cni]\nbin_dir = \"{NETWORK_PLUGINS}\"\nconf_dir = \"{own}/networks\"\n\
+         [plugins.\"{CRI}\".containerd]\ndefault_runtime_name = \"lax\"\n\
+         [plugins.\"{CRI}\".containerd.runtimes.lax]\nruntime_type = \"io.containerd.runc.v2\"\n\
+         [plugins.\"{CRI}\".containerd.runtimes.lax.options]\nBinaryName = \"{runc}\"\n",
+        own = own.display(),
+        runc = runc.display(),
+    );
+    fs::write(&path, config)?;
+    Ok(format!("exec containerd --config {}", path.display()))
 }
 
 /// A cable from here to the switch.

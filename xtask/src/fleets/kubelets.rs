@@ -12,15 +12,13 @@ use anyhow::{Context, ensure};
 use super::{
     control_plane::ControlPlane,
     executor_image::{EXECUTOR, PROGRAM},
-    hosts::{Host, Hosts, unmount_below, write_program},
+    hosts::{Host, Hosts, NodeRuntime, PAUSE, unmount_below, write_program},
     process::{Background, within},
 };
 use crate::tool::quietly;
 
 /// The image of the tests' executors.
 const STAND_IN: &str = "muster/test:1";
-/// The image of the container that holds a pod's network.
-const PAUSE: &str = "muster/pause:1";
 /// GPUs that each node reports. They are numbers, as those of a device plugin would be.
 pub(super) const GPUS: usize = 2;
 const READY: Duration = Duration::from_secs(120);
@@ -60,10 +58,17 @@ impl Kubelets {
             folder: folder.to_owned(),
             groups: Vec::new(),
         };
+        let archive = folder.join("images.tar");
+        write_archive(
+            &archive,
+            &[
+                (programs, "pause", "/pause", PAUSE),
+                (folder, "stand-in", "/stand-in", STAND_IN),
+                (executor, ".", PROGRAM, EXECUTOR),
+            ],
+        )?;
         for host in &hosts.hosts {
-            host.import(&programs.join("pause"), PAUSE)?;
-            host.import(&stand_in, STAND_IN)?;
-            host.import_folder(executor, ".", PROGRAM, EXECUTOR)?;
+            host.load(&archive)?;
             made.groups.push(host.name.clone());
             make_groups(&host.name)?;
             let state = folder.join(&host.name).join("kubelet");
@@ -106,15 +111,14 @@ impl Kubelets {
             .zip(&self.running)
             .map(|(host, kubelet)| {
                 let (name, engine) = (&host.name, host.engine.pid());
-                format!("{name}) kill -KILL -- -{} -{engine} ;;\n", kubelet.pid())
+                let containers = host.kill_containers();
+                format!(
+                    "{name}) kill -KILL -- -{} -{engine}; {containers} ;;\n",
+                    kubelet.pid()
+                )
             })
             .collect();
-        // A container is a child of its shim, and outlives the engine.
-        let text = format!(
-            "#!/bin/bash\n# Kills the node $1.\ncase $1 in\n{cases}*) exit 1 ;;\nesac\n\
-             for shim in $(pgrep -f \"shim.*{}/$1/\"); do pkill -KILL -P $shim; kill -KILL $shim; done\n",
-            self.folder.display()
-        );
+        let text = format!("#!/bin/bash\n# Kills the node $1.\ncase $1 in\n{cases}*) exit 1 ;;\nesac\n");
         write_program(path, &text)
     }
 }
@@ -148,25 +152,43 @@ fn make_groups(name: &str) -> anyhow::Result<()> {
 
 /// The script that starts the kubelet inside its host.
 fn script(programs: &Path, state: &Path, cluster: &ControlPlane, host: &Host) -> anyhow::Result<String> {
-    for folder in ["log-pods", "log-containers"] {
-        fs::create_dir_all(state.join(folder))?;
-    }
-    // Mount points: the logs of all kubelets have these paths.
-    for folder in ["/var/log/pods", "/var/log/containers"] {
-        fs::create_dir_all(folder)?;
-    }
+    fs::create_dir_all(state)?;
+    let runtime = match host.runtime {
+        NodeRuntime::Docker => format!(
+            "--docker-endpoint={} --experimental-dockershim-root-directory={}/dockershim \
+             --pod-infra-container-image={PAUSE}",
+            host.docker_url(),
+            state.display()
+        ),
+        NodeRuntime::Containerd => format!(
+            "--container-runtime=remote --container-runtime-endpoint=unix://{}",
+            host.containerd_socket().display()
+        ),
+    };
     let (state, name, number) = (state.display(), &host.name, host.number);
     Ok(format!(
-        "mount --bind {state}/log-pods /var/log/pods; mount --bind {state}/log-containers /var/log/containers; \
-         exec {kubelet} --kubeconfig={kubeconfig} --hostname-override={name} --node-ip=10.231.0.{number} \
-         --root-dir={state} --cert-dir={state}/pki --docker-endpoint={docker} \
-         --experimental-dockershim-root-directory={state}/dockershim --cgroup-driver=cgroupfs --cgroup-root=/{name} \
-         --enforce-node-allocatable= --fail-swap-on=false --pod-infra-container-image={PAUSE} --healthz-port=0 \
+        "exec {kubelet} --kubeconfig={kubeconfig} --hostname-override={name} --node-ip=10.231.0.{number} \
+         --root-dir={state} --cert-dir={state}/pki {runtime} --cgroup-driver=cgroupfs --cgroup-root=/{name} \
+         --enforce-node-allocatable= --fail-swap-on=false --healthz-port=0 \
          --port=10250 --read-only-port=0 --anonymous-auth=true --authorization-mode=AlwaysAllow \
          --make-iptables-util-chains=false --eviction-hard= --node-status-update-frequency=3s \
          --volume-plugin-dir={state}/plugins",
         kubelet = programs.join("kubelet").display(),
         kubeconfig = cluster.node_kubeconfig.display(),
-        docker = host.docker_url(),
     ))
+}
+
+/// Writes an archive of images, each of what a name is in a folder, with the program that it starts and its name. The
+/// machine's own engine makes them, and keeps none.
+fn write_archive(archive: &Path, images: &[(&Path, &str, &str, &str)]) -> anyhow::Result<()> {
+    let script = "tar -C \"$1\" -c \"$2\" | docker import -c \"ENTRYPOINT [\\\"$3\\\"]\" - \"$4\"";
+    for (folder, name, entry, image) in images {
+        let mut import = Command::new("sh");
+        import.args(["-c", script, "import"]).arg(folder);
+        quietly(import.args([name, entry, image]))?;
+    }
+    let names = images.iter().map(|(_, _, _, image)| *image);
+    let mut save = Command::new("docker");
+    quietly(save.args(["save", "--output"]).arg(archive).args(names.clone()))?;
+    quietly(Command::new("docker").arg("rmi").args(names)).map(drop)
 }

@@ -108,6 +108,14 @@ fn docker_answers_about_a_program_have_a_shells_exit_code() {
     assert_eq!(answer.message, "the image has no such file or program: nope");
 }
 
+/// podman 4.3 repeats the profile, whose calls and errors are words of other rows.
+#[test]
+fn a_profile_in_an_answer_blames_no_image() {
+    let words = "container create: opening seccomp profile failed: open {\"syscalls\": [{\"names\": [\"chdir\"]}]}: \
+                 file name too long";
+    assert_eq!(judge(words), (AnswerFault::Machine, None));
+}
+
 /// podman 4.3 with crun 1.8, and its own words with runc.
 #[test]
 fn podman_answers_are_judged_alike() {

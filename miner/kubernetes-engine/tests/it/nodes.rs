@@ -21,6 +21,7 @@ containers:
 - name: executor
   imagePullPolicy: Never
   command: [/stand-in]
+  securityContext: null
   volumeMounts: null
   resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {nvidia.com/gpu: 1}}
 ";

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use muster_kubernetes_engine::DockerPlace;
 use muster_kubernetes_engine::manifests::{ManifestOptions, PersistentExecutors, manifests};
 use muster_protocol::ExecutorClass;
 use muster_provisioning::{EngineError, EngineExecutor, ExecutorEngine as _};
@@ -27,10 +28,10 @@ pub(crate) async fn create_and_delete(target: Target) {
     let engine = target
         .engine(Rights::All, "spec: {nodeSelector: {muster-test: nowhere}}")
         .await;
-    target.kubectl(
-        &["apply", "--dry-run=server", "-f", "-"],
-        &every_manifest(&target),
-    );
+    for docker in [DockerPlace::Pod, DockerPlace::Node] {
+        let manifests = every_manifest(&target, docker);
+        target.kubectl(&["apply", "--dry-run=server", "-f", "-"], &manifests);
+    }
     let order = order(1);
     engine.create(&order, &none()).await.unwrap();
     engine.create(&order, &none()).await.unwrap();
@@ -67,10 +68,11 @@ pub(crate) async fn create_and_delete(target: Target) {
 }
 
 /// The manifests of a miner with persistent executors, which the cluster checks and does not keep.
-fn every_manifest(target: &Target) -> String {
+fn every_manifest(target: &Target, docker: DockerPlace) -> String {
     let options = ManifestOptions {
         namespace: target.namespace.to_owned(),
         list_nodes: true,
+        docker,
         starts_leases: true,
         lease_image: None,
         persistent: Some(PersistentExecutors {

@@ -12,7 +12,7 @@ use kube::api::{Api, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use muster_kubernetes_engine::manifests::{ACCOUNT, ManifestOptions, manifests};
-use muster_kubernetes_engine::{KubernetesEngine, KubernetesSettings, Pool};
+use muster_kubernetes_engine::{DockerPlace, KubernetesEngine, KubernetesSettings, Pool};
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken};
 use muster_provisioning::{Notice, Order};
@@ -91,6 +91,7 @@ impl Cluster {
             lease_image: None,
             namespace: namespace.to_owned(),
             list_nodes,
+            docker: DockerPlace::Pod,
             persistent: None,
         });
         self.kubectl(&["apply", "-f", "-"], &text.unwrap());

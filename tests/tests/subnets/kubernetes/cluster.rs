@@ -10,8 +10,10 @@ const KUBECONFIG: &str = "MUSTER_TEST_KUBECONFIG";
 pub(crate) const ADDRESS: &str = "MUSTER_TEST_ADDRESS";
 /// The network of the nodes, as CIDR.
 pub(crate) const NETWORK: &str = "MUSTER_TEST_NETWORK";
-/// The addresses of the nodes' Docker engines, with spaces between them.
+/// The addresses of the nodes' Docker engines, with spaces between them; empty where pods bring their own.
 pub(crate) const ENGINES: &str = "MUSTER_TEST_ENGINES";
+/// The runtime of the nodes' containers: `containerd` or `docker`.
+const RUNTIME: &str = "MUSTER_TEST_NODE_RUNTIME";
 /// A program that kills the node of this name with everything on it.
 const KILL_NODE: &str = "MUSTER_TEST_KILL_NODE";
 /// A program that cuts the cable of the node of this name (`down`), or mends it (`up`).
@@ -48,10 +50,21 @@ pub(crate) fn apply(manifests: &str) {
     succeeded(&run_with_input(command().args(["apply", "-f", "-"]), manifests).unwrap());
 }
 
+/// The owner of an executor's Docker engine on these nodes: the `pod`, or the `node`.
+pub(crate) fn engine_place() -> &'static str {
+    match variable(RUNTIME).as_str() {
+        "containerd" => "pod",
+        "docker" => "node",
+        other => panic!("{RUNTIME} is {other}"),
+    }
+}
+
 /// Applies what `muster miner manifests kubernetes` prints with these arguments.
 pub(crate) fn apply_printed(arguments: &[&str]) {
     let printing = ["miner", "manifests", "kubernetes", "--namespace", NAMESPACE];
-    let printed = run(Command::new(muster().unwrap()).args(printing).args(arguments));
+    let mut line = Command::new(muster().unwrap());
+    line.args(printing).args(["--docker", engine_place()]);
+    let printed = run(line.args(arguments));
     apply(&succeeded(&printed.unwrap()));
 }
 

@@ -6,25 +6,53 @@ use std::process::Command;
 
 use muster_testbed::wait_for;
 use muster_tests::{RunningSubnet, run, shell_image};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::cluster::{ADDRESS, ENGINES, NETWORK, apply_printed, clear, kubectl, succeeded, variable};
+use super::cluster::{
+    ADDRESS, ENGINES, NETWORK, apply_printed, clear, engine_place, kubectl, succeeded, variable,
+};
 
-/// An executor takes both GPUs of its node, so each node holds one.
-const TEMPLATE: &str = "
-terminationGracePeriodSeconds: 5
-volumes:
-- name: settings
-  configMap: {name: executor}
-containers:
-- name: executor
-  imagePullPolicy: Never
-  command: [muster, executor, --config, /etc/muster/executor.toml]
-  volumeMounts:
-  - {mountPath: /etc/muster, name: settings}
-  resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {nvidia.com/gpu: 2}}
-";
+/// The folder of a pod in which the images of jobs are, where the pod brings its engine.
+const IMAGES: &str = "/images";
+/// The archive there.
+const ARCHIVE: &str = "jobs.tar";
+
+/// An executor takes both GPUs of its node, so each node holds one. An engine inside a pod is empty and no registry is
+/// at hand, so its executor loads the images of jobs from the folder `images`, which every node of this machine has.
+fn template(images: &Path) -> Value {
+    let mut template = json!({
+        "terminationGracePeriodSeconds": 5,
+        "volumes": [{"name": "settings", "configMap": {"name": "executor"}}],
+        "containers": [{
+            "name": "executor",
+            "imagePullPolicy": "Never",
+            "command": ["muster", "executor", "--config", "/etc/muster/executor.toml"],
+            "volumeMounts": [{"name": "settings", "mountPath": "/etc/muster"}],
+            "resources": {
+                "requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"nvidia.com/gpu": "2"}
+            }
+        }]
+    });
+    if engine_place() == "pod" {
+        let (volume, mount) = images_of_jobs(images);
+        template["volumes"].as_array_mut().unwrap().push(volume);
+        let executor = &mut template["containers"][0];
+        executor["volumeMounts"].as_array_mut().unwrap().push(mount);
+        let command = executor["command"].as_array_mut().unwrap();
+        command.splice(0..1, ["tini", "--", "muster"].map(Value::from));
+        command.push("--with-engine".into());
+    }
+    template
+}
+
+/// The volume with the images of jobs, and its mount.
+pub(crate) fn images_of_jobs(folder: &Path) -> (Value, Value) {
+    (
+        json!({"name": "images", "hostPath": {"path": folder}}),
+        json!({"name": "images", "mountPath": IMAGES, "readOnly": true}),
+    )
+}
 
 /// A subnet whose miners have one pool: the nodes of a Kubernetes cluster.
 pub(crate) struct Fleet {
@@ -78,6 +106,9 @@ impl Fleet {
         executor.insert("standing".to_owned(), standing.into());
         let images = executor["images"].as_table_mut().unwrap();
         images.remove("cache_dir");
+        if engine_place() == "pod" {
+            images.insert("preload".to_owned(), vec![format!("{IMAGES}/{ARCHIVE}")].into());
+        }
         let transfer = executor["transfer"].as_table_mut().unwrap();
         transfer.insert("allow".to_owned(), vec![variable(ADDRESS)].into());
         let file = self.subnet.folder().join("executor-on-node.toml");
@@ -130,12 +161,18 @@ impl Fleet {
         file
     }
 
-    /// Gives the engine of each node that lives the images that the jobs of these tests run.
+    /// The folder with the images of jobs.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.subnet.folder().join("images")
+    }
+
+    /// Writes the images that the jobs of these tests run, and gives them to the engine of each node that lives.
     fn load_images(&self) {
         let validator = read_toml(&self.file("validator.toml"));
         let grader = validator["grading"]["images"]["always_on.test"]["image"].as_str();
         let shell = self.runtime.block_on(shell_image("")).unwrap();
-        let archive = self.subnet.folder().join("images.tar");
+        std::fs::create_dir_all(self.images()).unwrap();
+        let archive = self.images().join(ARCHIVE);
         let mut save = Command::new("docker");
         save.args([
             "save",
@@ -157,8 +194,8 @@ impl Fleet {
     /// Lets the roles be reached from the nodes, and gives the miners their pools.
     fn configure(&self) {
         let (address, network) = (variable(ADDRESS), variable(NETWORK));
-        let template = self.subnet.folder().join("template.yaml");
-        std::fs::write(&template, TEMPLATE).unwrap();
+        let path = self.subnet.folder().join("template.yaml");
+        std::fs::write(&path, template(&self.images()).to_string()).unwrap();
         let kubeconfig = self.kubeconfig();
         let reachable = |config: &mut toml::Table| {
             let port = config["bind"]
@@ -182,10 +219,11 @@ impl Fleet {
         let give_pool = |config: &mut toml::Table| {
             let port = reachable(config);
             let mut kubernetes = toml::Table::new();
-            for (key, value) in [("kubeconfig", kubeconfig.clone()), ("template", template.clone())] {
+            for (key, value) in [("kubeconfig", kubeconfig.clone()), ("template", path.clone())] {
                 kubernetes.insert(key.to_owned(), value.display().to_string().into());
             }
             kubernetes.insert("image".to_owned(), "muster/executor:1".into());
+            kubernetes.insert("docker".to_owned(), engine_place().into());
             let mut pool = toml::toml! {
                 name = "nodes"
                 count = 9

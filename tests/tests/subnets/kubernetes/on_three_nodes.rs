@@ -8,8 +8,8 @@ use muster_testbed::wait_for;
 use muster_tests::{free_address, muster, run};
 use serde_json::{Value, json};
 
-use super::cluster::{ADDRESS, apply, apply_printed, kubectl, set_cable, succeeded, variable};
-use super::fleet::Fleet;
+use super::cluster::{ADDRESS, apply, apply_printed, engine_place, kubectl, set_cable, succeeded, variable};
+use super::fleet::{Fleet, images_of_jobs};
 
 #[test]
 #[ignore = "needs a Kubernetes cluster with nodes; `cargo xtask fleets` starts one and runs this"]
@@ -80,6 +80,13 @@ fn a_daemon_set_enrolls_an_executor_on_each_node_and_they_run_jobs() {
     let patch = serde_json::json!({"data": {"executor.toml": std::fs::read_to_string(file).unwrap()}});
     let patch = format!("--patch={patch}");
     kubectl(&["patch", "configmap", "muster-executor", &patch]);
+    if engine_place() == "pod" {
+        let (volume, mount) = images_of_jobs(&fleet.images());
+        let containers = json!([{"name": "executor", "volumeMounts": [mount]}]);
+        let pod = json!({"volumes": [volume], "containers": containers});
+        let patch = format!("--patch={}", json!({"spec": {"template": {"spec": pod}}}));
+        kubectl(&["patch", "daemonset", "muster-executor", &patch]);
+    }
     kubectl(&[
         "delete",
         "pods",
