@@ -160,6 +160,7 @@ async fn engine() -> EngineFacts {
             EngineFacts {
                 version: Some(engine.version().to_owned()),
                 by_manifest: store.ok().and_then(|asked| asked.ok()),
+                podman: engine.is_podman(),
                 error: None,
             }
         }

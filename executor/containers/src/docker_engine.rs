@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error as ApiError;
-use bollard::models::{ContainerCreateBody, ContainerStateStatusEnum, ImageConfig};
+use bollard::models::{
+    ContainerCreateBody, ContainerStateStatusEnum, ImageConfig, SystemInfo, SystemInfoCgroupVersionEnum,
+};
 use bollard::query_parameters::{
     AttachContainerOptions, CreateContainerOptions, DownloadFromContainerOptions, ImportImageOptions,
     KillContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions, StatsOptions,
@@ -28,7 +30,7 @@ pub use crate::engine_error::EngineError;
 use crate::engine_error::{CREATE, START};
 use crate::image_archive::{ArchiveError, without_tags};
 use crate::image_user::OwnerIds;
-use crate::podman_profile::ProfileFiles;
+use crate::podman_body::PodmanBodies;
 
 /// Timeout of loading an image archive: a large image takes minutes, longer than the client library's default.
 const LOAD_LIMIT: Duration = Duration::from_secs(1_800);
@@ -37,8 +39,8 @@ const LOAD_LIMIT: Duration = Duration::from_secs(1_800);
 pub struct ContainerEngine {
     docker: Docker,
     version: String,
-    /// The profiles of system calls as podman gets them; `None` for Docker.
-    podman: Option<Arc<ProfileFiles>>,
+    /// Rewrites what podman takes in another form; `None` for Docker.
+    podman: Option<Arc<PodmanBodies>>,
     /// The user and the group on this machine that root is in the containers, once they were asked for.
     pub(crate) first_ids: Arc<OnceCell<Option<OwnerIds>>>,
     platform: Option<String>,
@@ -140,7 +142,7 @@ impl ContainerEngine {
     /// the usual socket.
     ///
     /// # Errors
-    /// [`EngineError::Unreachable`], whose text has the commands that install an engine.
+    /// [`EngineError::Unreachable`], whose text has the commands that install an engine; [`EngineError::Unlimited`].
     pub async fn connect(address: &str) -> Result<Self, EngineError> {
         let named = match address {
             "" => std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned()),
@@ -157,6 +159,11 @@ impl ContainerEngine {
         let about = docker.version().await.map_err(unreachable)?;
         let components = about.components.unwrap_or_default();
         let is_podman = components.iter().any(|part| part.name.starts_with("Podman"));
+        // Docker without root has it, and podman may be without root.
+        let may_lack_root = is_podman || components.iter().any(|part| part.name == "rootlesskit");
+        if may_lack_root && has_no_limits(&docker.info().await.map_err(unreachable)?) {
+            return Err(EngineError::Unlimited(named));
+        }
         let version = about.version.ok_or(EngineError::Incomplete("its version"))?;
         let platform = about.os.zip(about.arch).map(|(os, arch)| format!("{os}/{arch}"));
         Ok(Self {
@@ -195,6 +202,11 @@ impl ContainerEngine {
         Ok(is_containerd_store(&about.driver_status.unwrap_or_default()))
     }
 
+    /// Whether the engine is podman, which speaks Docker's API.
+    pub fn is_podman(&self) -> bool {
+        self.podman.is_some()
+    }
+
     /// Whether the engine unpacks layers that are compressed by zstd: Docker from version 23 on, and podman.
     pub fn reads_zstd(&self) -> bool {
         let major = self
@@ -202,7 +214,7 @@ impl ContainerEngine {
             .split('.')
             .next()
             .and_then(|major| major.parse::<u32>().ok());
-        self.podman.is_some() || major.is_none_or(|major| major >= 23)
+        self.is_podman() || major.is_none_or(|major| major >= 23)
     }
 
     /// Checks that the engine still answers.
@@ -298,9 +310,9 @@ impl ContainerEngine {
     /// # Errors
     /// The engine failed.
     pub async fn create(&self, name: &str, mut body: ContainerCreateBody) -> Result<(), EngineError> {
-        if let Some(files) = &self.podman {
-            let named = files.name_profiles(&mut body);
-            named.map_err(|err| operation_failed(CREATE)(ApiError::IOError { err }))?;
+        if let Some(podman) = &self.podman {
+            let rewritten = podman.rewrite(&mut body);
+            rewritten.map_err(|err| operation_failed(CREATE)(ApiError::IOError { err }))?;
         }
         let options = CreateContainerOptions {
             name: Some(name.to_owned()),
@@ -626,6 +638,15 @@ fn reencode_credentials(mut request: BollardRequest) -> BollardRequest {
     request
 }
 
+/// Whether an engine cannot bound what a container uses: it has no root, and version 1 of control groups gives it none.
+fn has_no_limits(about: &SystemInfo) -> bool {
+    let options = about.security_options.iter().flatten();
+    let lacks_root = options
+        .into_iter()
+        .any(|option| option.starts_with("name=rootless"));
+    lacks_root && about.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1)
+}
+
 /// Whether the engine's images lie in containerd's store, by the lines in which it describes its storage driver.
 fn is_containerd_store(driver_status: &[Vec<String>]) -> bool {
     let is_snapshotter = |line: &Vec<String>| {
@@ -667,6 +688,20 @@ mod tests {
     use muster_protocol::ErrorCode;
 
     use super::*;
+
+    #[test]
+    fn an_engine_without_root_has_no_limits_on_control_groups_of_version_1() {
+        let about = |option: &str, version| SystemInfo {
+            security_options: Some(vec!["name=seccomp,profile=default".to_owned(), option.to_owned()]),
+            cgroup_version: Some(version),
+            ..SystemInfo::default()
+        };
+        use SystemInfoCgroupVersionEnum::{_1 as FIRST, _2 as SECOND};
+        assert!(has_no_limits(&about("name=rootless", FIRST)));
+        assert!(!has_no_limits(&about("name=rootless", SECOND)));
+        assert!(!has_no_limits(&about("name=apparmor", FIRST)));
+        assert!(!has_no_limits(&SystemInfo::default()));
+    }
 
     #[test]
     fn names_that_would_change_the_request_are_not_names() {

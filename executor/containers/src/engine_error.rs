@@ -44,6 +44,12 @@ pub enum EngineError {
     /// The engine closed the connection in the middle of an answer.
     #[error("the docker engine hung up when asked to {0}")]
     HungUp(&'static str),
+    /// The engine has no root and the machine's control groups are of version 1, which give such an engine no limits.
+    #[error(
+        "the engine at {0} runs without root on control groups of version 1, where it cannot bound the memory and the \
+         processors of jobs; start it as root, or give the machine control groups of version 2"
+    )]
+    Unlimited(String),
     /// The answer lacks something that the API promises.
     #[error("the docker engine answered without {0}")]
     Incomplete(&'static str),
@@ -61,6 +67,7 @@ impl EngineError {
             | Self::Unreachable { .. }
             | Self::Archive { .. }
             | Self::HungUp(_)
+            | Self::Unlimited(_)
             | Self::Incomplete(_) => None,
         }
     }
@@ -76,6 +83,7 @@ impl EngineError {
             | Self::Unreachable { .. }
             | Self::Archive { .. }
             | Self::HungUp(_)
+            | Self::Unlimited(_)
             | Self::Incomplete(_) => None,
         }
     }
@@ -84,7 +92,7 @@ impl EngineError {
 impl Coded for EngineError {
     fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Unreachable { .. } => Some(ErrorCode::EngineUnreachable),
+            Self::Unreachable { .. } | Self::Unlimited(_) => Some(ErrorCode::EngineUnreachable),
             Self::Failed { .. } | Self::Archive { .. } | Self::HungUp(_) | Self::Incomplete(_) => None,
         }
     }

@@ -29,7 +29,7 @@ pub mod images;
 pub mod laid_files;
 pub mod leftovers;
 pub mod owned_folders;
-mod podman_profile;
+mod podman_body;
 pub mod private_pull;
 pub mod pull_error;
 mod registry_check;

@@ -45,7 +45,7 @@ impl EngineError {
         match self {
             Self::Unreachable { source, .. } | Self::Failed { source, .. } => is_temporary(source),
             Self::HungUp(_) => true,
-            Self::Archive { .. } | Self::Incomplete(_) => false,
+            Self::Archive { .. } | Self::Unlimited(_) | Self::Incomplete(_) => false,
         }
     }
 }

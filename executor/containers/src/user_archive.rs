@@ -108,6 +108,7 @@ fn blame(error: EngineError) -> ImageError {
         other @ (EngineError::Unreachable { .. }
         | EngineError::Failed { .. }
         | EngineError::HungUp(_)
+        | EngineError::Unlimited(_)
         | EngineError::Incomplete(_)) => other.into(),
     }
 }

@@ -27,6 +27,7 @@ pub fn judge(facts: &MachineFacts, purpose: Purpose) -> Vec<Verdict> {
         clock(&facts.clock),
     ];
     verdicts.extend(image_store(&facts.engine, purpose));
+    verdicts.extend(podman(&facts.engine, purpose));
     verdicts.extend(disk_bound(&facts.disk));
     verdicts.extend(file_owners(&facts.disk));
     verdicts.extend(facts.ports.iter().map(|port| self::port(port, purpose)));
@@ -79,6 +80,18 @@ fn image_store(engine: &EngineFacts, purpose: Purpose) -> Option<Verdict> {
             "set \"features\": {\"containerd-snapshotter\": false} in /etc/docker/daemon.json, and start the engine again",
         ),
     })
+}
+
+/// The things that podman does otherwise than Docker where jobs run (docs/operations/podman.md).
+fn podman(engine: &EngineFacts, purpose: Purpose) -> Option<Verdict> {
+    let told = Verdict::new(
+        "podman",
+        Severity::Warning,
+        "the engine is podman, on which batch jobs run and these do not work: a job without memory is not told so, a \
+         job whose executor was replaced may lose output, and streaming sessions",
+    );
+    let advised = told.advising("install Docker for a miner that earns (Debian: apt-get install docker.io)");
+    (engine.podman && purpose.runs_jobs()).then_some(advised)
 }
 
 fn disk(disk: &DiskFacts, purpose: Purpose) -> Verdict {
@@ -366,6 +379,7 @@ mod tests {
             engine: EngineFacts {
                 version: Some("27.0".to_owned()),
                 by_manifest: Some(false),
+                podman: false,
                 error: None,
             },
             disk: DiskFacts {
@@ -475,6 +489,16 @@ mod tests {
         let told = verdicts.iter().find(|verdict| is_told(verdict)).unwrap();
         assert_eq!(told.code, Some("E0048"));
         assert!(told.advice.contains("containerd-snapshotter"));
+    }
+
+    #[test]
+    fn podman_is_told_where_jobs_run() {
+        let mut facts = well();
+        let is_told = |verdict: &Verdict| verdict.check == "podman";
+        assert!(!judge(&facts, Purpose::Miner).iter().any(is_told));
+        facts.engine.podman = true;
+        assert_eq!(state_of(&facts, Purpose::Miner, "podman"), Severity::Warning);
+        assert!(!judge(&facts, Purpose::User).iter().any(is_told));
     }
 
     #[test]

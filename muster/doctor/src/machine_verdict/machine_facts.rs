@@ -107,6 +107,9 @@ pub struct EngineFacts {
     /// Whether its store knows images by their manifests alone; absent if it was not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_manifest: Option<bool>,
+    /// Whether it is podman.
+    #[serde(default)]
+    pub podman: bool,
     /// The reason why none answers.
     pub error: Option<String>,
 }
