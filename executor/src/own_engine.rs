@@ -11,6 +11,7 @@ mod loop_devices;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -93,6 +94,9 @@ pub enum OwnEngineError {
     /// The configuration names another engine.
     #[error("`engine` names the engine at {0}; leave it empty for an engine of the executor's own")]
     OtherEngine(String),
+    /// An engine is there already. A second one would take its socket and its network away.
+    #[error("an engine answers at {0} already; leave out --with-engine to use it")]
+    Taken(String),
     /// The program cannot be started.
     #[error("cannot start {program}, the executor's own Docker engine; install Debian's docker.io beside it")]
     Start {
@@ -133,7 +137,7 @@ impl OwnEngine {
     /// ends by itself.
     ///
     /// # Errors
-    /// `config` names another engine; the engine cannot be started, ends, or does not answer.
+    /// `config` names another engine, or one answers already; the engine cannot be started, ends, or does not answer.
     pub async fn start(
         options: OwnEngineOptions,
         config: &mut Config,
@@ -143,6 +147,9 @@ impl OwnEngine {
         let address = format!("unix://{}", options.socket.display());
         if !config.engine.is_empty() && config.engine != address {
             return Err(OwnEngineError::OtherEngine(config.engine.clone()));
+        }
+        if UnixStream::connect(&options.socket).is_ok() {
+            return Err(OwnEngineError::Taken(address));
         }
         let groups = fs::read_to_string(control_groups::OWN)
             .and_then(|own| control_groups::nest(Path::new(control_groups::ROOT), &own));

@@ -640,10 +640,8 @@ fn reencode_credentials(mut request: BollardRequest) -> BollardRequest {
 
 /// Whether an engine cannot bound what a container uses: it has no root, and version 1 of control groups gives it none.
 fn has_no_limits(about: &SystemInfo) -> bool {
-    let options = about.security_options.iter().flatten();
-    let lacks_root = options
-        .into_iter()
-        .any(|option| option.starts_with("name=rootless"));
+    let mut options = about.security_options.iter().flatten();
+    let lacks_root = options.any(|option| option.starts_with("name=rootless"));
     lacks_root && about.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1)
 }
 

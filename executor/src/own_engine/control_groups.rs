@@ -11,8 +11,9 @@ pub(super) const ROOT: &str = "/sys/fs/cgroup";
 pub(super) const OWN: &str = "/proc/self/cgroup";
 
 /// Lets the engine share out the controllers of this container's group, and returns the group below which its
-/// containers belong. `root` is the tree of version 2, and `own` the text of `/proc/self/cgroup`. On version 1 nothing
-/// is to be done (`None`): a container sees nothing above its own groups there.
+/// containers belong. `root` is the tree of version 2, and `own` the text of `/proc/self/cgroup`. Nothing is to be done
+/// (`None`) on version 1, where a container sees nothing above its own groups, and in the root of a machine, which may
+/// share out its controllers whatever is in it.
 ///
 /// On version 2 a group with processes cannot share out its controllers, so this container's processes move into a
 /// group of their own (Linux, `Documentation/admin-guide/cgroup-v2.rst`, "No Internal Process Constraint").
@@ -24,11 +25,11 @@ pub(super) fn nest(root: &Path, own: &str) -> io::Result<Option<String>> {
         return Ok(None);
     };
     let folder = root.join(group.trim_start_matches('/'));
-    let controllers = match fs::read_to_string(folder.join("cgroup.controllers")) {
-        Ok(controllers) => controllers,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    // Every group but the root of a machine has a type.
+    if !folder.join("cgroup.type").exists() {
+        return Ok(None);
+    }
+    let controllers = fs::read_to_string(folder.join("cgroup.controllers"))?;
     let executor = folder.join("executor");
     fs::create_dir_all(&executor)?;
     for process in fs::read_to_string(folder.join("cgroup.procs"))?.lines() {
@@ -67,6 +68,7 @@ mod tests {
         let folder = root.path().join(group);
         fs::create_dir_all(&folder).unwrap();
         for (file, text) in [
+            ("cgroup.type", "domain\n"),
             ("cgroup.controllers", "cpu memory pids\n"),
             ("cgroup.procs", processes),
             ("cgroup.subtree_control", ""),
@@ -103,9 +105,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_on_version_1() {
+    fn nothing_is_done_on_version_1_and_in_the_root_of_a_machine() {
         let root = tree("", "17\n");
-        for own in ["", "4:memory:/a\n1:name=systemd:/a\n0::/a\n", "0::/elsewhere\n"] {
+        fs::remove_file(root.path().join("cgroup.type")).unwrap();
+        for own in [
+            "",
+            "4:memory:/a\n1:name=systemd:/a\n0::/a\n",
+            "0::/elsewhere\n",
+            "0::/\n",
+        ] {
             assert_eq!(nest(root.path(), own).unwrap(), None, "{own}");
         }
         assert!(!root.path().join("executor").exists());

@@ -83,6 +83,11 @@ async fn an_engine_of_its_own_starts_again_under_a_job_and_ends_with_the_executo
     let (places, tasks) = (Places::new(), Tasks::new());
     let mut lease = Lease::new();
     let own = places.start(&mut lease.config, &tasks).await.unwrap();
+    let second = places.start(&mut Config::default(), &tasks).await;
+    assert!(
+        matches!(second, Err(OwnEngineError::Taken(_))),
+        "it would take the first one's socket"
+    );
     let engine = ContainerEngine::connect(&lease.config.engine).await.unwrap();
     let archive = tokio::task::spawn_blocking(|| image::archive(image::NAME, vec![]))
         .await

@@ -4,11 +4,9 @@ use muster_protocol::ExecutorClass;
 use serde_json::{Value, json};
 
 use crate::admission_policy::{PinnedImage, admission_policy, policy_binding};
+use crate::object_names::CONTAINER;
 use crate::settings::DockerPlace;
-use crate::template::{
-    NODE_ENGINE_COMMAND, OWN_ENGINE_COMMAND, node_engine_mounts, node_engine_volumes, own_engine_mounts,
-    own_engine_volumes,
-};
+use crate::template::{NODE_ENGINE_COMMAND, OWN_ENGINE_COMMAND, built_in, lay_over};
 
 /// The service account of a miner that uses the cluster.
 pub const ACCOUNT: &str = "muster-miner";
@@ -222,71 +220,65 @@ fn config_map(namespace: &str, persistent: &PersistentExecutors, docker: DockerP
     })
 }
 
+/// The built-in pod of an executor, kept on each node.
 fn daemon_set(namespace: &str, persistent: &PersistentExecutors, docker: DockerPlace) -> Value {
     let labels = json!({"app.kubernetes.io/name": "muster-persistent-executor"});
-    let (words, mut mounts, mut volumes) = match docker {
-        DockerPlace::Pod => (
-            OWN_ENGINE_COMMAND.as_slice(),
-            own_engine_mounts().to_vec(),
-            own_engine_volumes().to_vec(),
-        ),
-        DockerPlace::Node => (
-            NODE_ENGINE_COMMAND.as_slice(),
-            node_engine_mounts().to_vec(),
-            node_engine_volumes().to_vec(),
-        ),
+    let words = match docker {
+        DockerPlace::Pod => OWN_ENGINE_COMMAND.as_slice(),
+        DockerPlace::Node => NODE_ENGINE_COMMAND.as_slice(),
     };
-    if docker == DockerPlace::Pod {
-        let folder = json!({"path": MEMBERSHIP_FOLDER, "type": "DirectoryOrCreate"});
-        volumes.push(json!({"name": "membership", "hostPath": folder}));
-        mounts.push(json!({"name": "membership", "mountPath": MEMBERSHIP_FOLDER}));
-    }
-    volumes.push(json!({"name": "config", "configMap": {"name": "muster-executor"}}));
-    mounts.push(json!({"name": "config", "mountPath": "/etc/muster", "readOnly": true}));
     let command = [words, &["--config", CONFIG, "--persistent"]].concat();
     let membership = membership(docker);
     let enroll = format!(
         "[ -e {membership} ] || exec muster executor --config {CONFIG} --enroll \"$INVITATION\" --name \"$NODE_NAME\""
     );
     let resources = if persistent.gpus > 0 {
-        json!({"limits": {"nvidia.com/gpu": persistent.gpus.to_string()}})
+        json!({"requests": null, "limits": {"nvidia.com/gpu": persistent.gpus.to_string()}})
     } else {
-        json!({})
+        Value::Null
     };
-    let mut spec = json!({
-        "automountServiceAccountToken": false,
-        "enableServiceLinks": false,
-        "terminationGracePeriodSeconds": 60,
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        "initContainers": [{
-            "name": "enroll",
-            "image": persistent.image,
-            "command": ["sh", "-ec", enroll],
-            "env": [
-                {"name": "INVITATION", "valueFrom": {"secretKeyRef": {"name": INVITATION, "key": "token"}}},
-                {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-            ],
-            "volumeMounts": mounts
-        }],
-        "containers": [{
-            "name": "executor",
-            "image": persistent.image,
-            "command": command,
-            "resources": resources,
-            "securityContext": {"privileged": docker == DockerPlace::Pod},
-            "volumeMounts": mounts
-        }],
-        "volumes": volumes
-    });
-    if let (DockerPlace::Node, Some(spec)) = (docker, spec.as_object_mut()) {
-        // As in the pod of a lease: sessions are dialled, and processes of jobs looked at.
-        let of_the_node = [
-            ("hostNetwork", json!(true)),
-            ("hostPID", json!(true)),
-            ("dnsPolicy", json!("ClusterFirstWithHostNet")),
-        ];
-        spec.extend(of_the_node.map(|(key, value)| (key.to_owned(), value)));
+    let mut spec = built_in(docker)
+        .get_mut("spec")
+        .map(Value::take)
+        .unwrap_or_default();
+    lay_over(
+        &mut spec,
+        json!({
+            "terminationGracePeriodSeconds": 60,
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "containers": [{
+                "name": CONTAINER,
+                "image": persistent.image,
+                "command": command,
+                "resources": resources,
+                "volumeMounts": [{"name": "config", "mountPath": "/etc/muster", "readOnly": true}]
+            }],
+            "volumes": [{"name": "config", "configMap": {"name": "muster-executor"}}]
+        }),
+    );
+    if docker == DockerPlace::Pod {
+        let folder = json!({"path": MEMBERSHIP_FOLDER, "type": "DirectoryOrCreate"});
+        let mounts = json!([{"name": "membership", "mountPath": MEMBERSHIP_FOLDER}]);
+        lay_over(
+            &mut spec,
+            json!({
+                "containers": [{"name": CONTAINER, "volumeMounts": mounts}],
+                "volumes": [{"name": "membership", "hostPath": folder}]
+            }),
+        );
     }
+    let mounts = spec.pointer("/containers/0/volumeMounts").cloned();
+    let first = json!([{
+        "name": "enroll",
+        "image": persistent.image,
+        "command": ["sh", "-ec", enroll],
+        "env": [
+            {"name": "INVITATION", "valueFrom": {"secretKeyRef": {"name": INVITATION, "key": "token"}}},
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+        ],
+        "volumeMounts": mounts
+    }]);
+    lay_over(&mut spec, json!({"initContainers": first}));
     json!({
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -385,10 +377,12 @@ mod tests {
         let of_the_node: Vec<&str> = of_the_node.map(|folder| folder.path.as_str()).collect();
         assert_eq!(of_the_node, [MEMBERSHIP_FOLDER]);
         let shared = pod(DockerPlace::Node);
-        let rights = shared.containers[0].security_context.as_ref().unwrap();
+        assert_eq!(shared.host_network, Some(true));
+        assert_eq!(shared.containers[0].security_context, None);
         assert_eq!(
-            (shared.host_network, rights.privileged),
-            (Some(true), Some(false))
+            shared.containers[0].resources.as_ref().unwrap().requests,
+            None,
+            "its GPUs alone"
         );
     }
 

@@ -106,19 +106,9 @@ impl PodTemplate {
     }
 }
 
-fn built_in(docker: DockerPlace) -> Value {
-    match docker {
-        DockerPlace::Pod => with_own_engine(),
-        DockerPlace::Node => with_the_engine_of_its_node(),
-    }
-}
-
-/// An executor that runs its jobs in a Docker engine inside its own container. Both have the same mounts, processes and
-/// network, and nothing of the node is mounted. An engine needs a privileged container.
-///
-/// The folders are on the node's disk, since an engine cannot lay its images over those of a container.
-fn with_own_engine() -> Value {
-    json!({
+/// The pod of an executor, to which others are laid over.
+pub(crate) fn built_in(docker: DockerPlace) -> Value {
+    let mut template = json!({
         "metadata": {"labels": {"app.kubernetes.io/name": "muster-executor"}},
         "spec": {
             "automountServiceAccountToken": false,
@@ -126,31 +116,40 @@ fn with_own_engine() -> Value {
             "terminationGracePeriodSeconds": 30,
             "containers": [{
                 "name": CONTAINER,
-                "command": OWN_ENGINE_COMMAND,
-                "securityContext": {"privileged": true},
-                "resources": {"requests": {"cpu": "1", "memory": "2Gi"}},
-                "volumeMounts": own_engine_mounts()
-            }],
-            "volumes": own_engine_volumes()
+                "resources": {"requests": {"cpu": "1", "memory": "2Gi"}}
+            }]
         }
+    });
+    let spec = match docker {
+        DockerPlace::Pod => with_own_engine(),
+        DockerPlace::Node => with_the_engine_of_its_node(),
+    };
+    lay_over(&mut template, json!({"spec": spec}));
+    template
+}
+
+/// An executor that runs its jobs in a Docker engine inside its own container. Both have the same mounts, processes and
+/// network, and nothing of the node is mounted. An engine needs a privileged container.
+///
+/// The folders are on the node's disk, since an engine cannot lay its images over those of a container. Their sizes
+/// hold an executor's default bounds: an image of 100 GiB unpacked, and the disk of one job beside 20 GiB of kept
+/// inputs. The cluster ends a pod that exceeds them.
+fn with_own_engine() -> Value {
+    json!({
+        "containers": [{
+            "name": CONTAINER,
+            "command": OWN_ENGINE_COMMAND,
+            "securityContext": {"privileged": true},
+            "volumeMounts": [
+                {"name": "engine", "mountPath": "/var/lib/docker"},
+                {"name": "work", "mountPath": "/var/lib/muster"}
+            ]
+        }],
+        "volumes": [
+            {"name": "engine", "emptyDir": {"sizeLimit": "120Gi"}},
+            {"name": "work", "emptyDir": {"sizeLimit": "60Gi"}}
+        ]
     })
-}
-
-/// The folders of an engine inside a pod, and of its executor.
-pub(crate) fn own_engine_mounts() -> [Value; 2] {
-    [
-        json!({"name": "engine", "mountPath": "/var/lib/docker"}),
-        json!({"name": "work", "mountPath": "/var/lib/muster"}),
-    ]
-}
-
-/// The sizes hold an executor's default bounds: an image of 100 GiB unpacked, and the disk of one job beside 20 GiB of
-/// kept inputs. The cluster ends a pod that exceeds them.
-pub(crate) fn own_engine_volumes() -> [Value; 2] {
-    [
-        json!({"name": "engine", "emptyDir": {"sizeLimit": "120Gi"}}),
-        json!({"name": "work", "emptyDir": {"sizeLimit": "60Gi"}}),
-    ]
 }
 
 /// An executor that runs its jobs in the Docker engine of its node. The folder of jobs has the same path inside and
@@ -160,38 +159,22 @@ pub(crate) fn own_engine_volumes() -> [Value; 2] {
 /// the process that listens in a job's container. Neither adds to what the engine's socket already gives.
 fn with_the_engine_of_its_node() -> Value {
     json!({
-        "metadata": {"labels": {"app.kubernetes.io/name": "muster-executor"}},
-        "spec": {
-            "automountServiceAccountToken": false,
-            "enableServiceLinks": false,
-            "terminationGracePeriodSeconds": 30,
-            "hostNetwork": true,
-            "hostPID": true,
-            "dnsPolicy": "ClusterFirstWithHostNet",
-            "containers": [{
-                "name": CONTAINER,
-                "command": NODE_ENGINE_COMMAND,
-                "resources": {"requests": {"cpu": "1", "memory": "2Gi"}},
-                "volumeMounts": node_engine_mounts()
-            }],
-            "volumes": node_engine_volumes()
-        }
+        "hostNetwork": true,
+        "hostPID": true,
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "containers": [{
+            "name": CONTAINER,
+            "command": NODE_ENGINE_COMMAND,
+            "volumeMounts": [
+                {"name": "docker-socket", "mountPath": "/var/run/docker.sock"},
+                {"name": "work", "mountPath": "/var/lib/muster"}
+            ]
+        }],
+        "volumes": [
+            {"name": "docker-socket", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}},
+            {"name": "work", "hostPath": {"path": "/var/lib/muster", "type": "DirectoryOrCreate"}}
+        ]
     })
-}
-
-/// The socket of the node's engine, and the folder of jobs.
-pub(crate) fn node_engine_mounts() -> [Value; 2] {
-    [
-        json!({"name": "docker-socket", "mountPath": "/var/run/docker.sock"}),
-        json!({"name": "work", "mountPath": "/var/lib/muster"}),
-    ]
-}
-
-pub(crate) fn node_engine_volumes() -> [Value; 2] {
-    [
-        json!({"name": "docker-socket", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}}),
-        json!({"name": "work", "hostPath": {"path": "/var/lib/muster", "type": "DirectoryOrCreate"}}),
-    ]
 }
 
 fn read(path: &Path) -> Result<String, TemplateError> {
@@ -258,7 +241,7 @@ fn quantities_as_text(value: &mut Value) {
 
 /// Lays `over` onto `base`: mappings key by key, where `null` removes a key; lists whose entries have names
 /// (containers, volumes, variables) or paths (mounts) entry by entry; everything else is replaced.
-fn lay_over(base: &mut Value, over: Value) {
+pub(crate) fn lay_over(base: &mut Value, over: Value) {
     match (base, over) {
         (Value::Object(base), Value::Object(over)) => {
             for (key, value) in over {

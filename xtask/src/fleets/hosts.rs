@@ -252,10 +252,11 @@ impl Host {
         quietly(&mut command).map(drop)
     }
 
-    /// A script that kills its containers, which outlive their runtime: each is a child of its shim.
+    /// A script that kills its containers, which outlive their runtime: each is a child of its shim. The pattern does
+    /// not match the script itself.
     pub(super) fn kill_containers(&self) -> String {
         format!(
-            "for shim in $(pgrep -f \"shim.*{}/\"); do pkill -KILL -P $shim; kill -KILL $shim; done",
+            "for shim in $(pgrep -f \"[s]him.*{}/\"); do pkill -KILL -P $shim; kill -KILL $shim; done",
             self.folder.display()
         )
     }

@@ -50,7 +50,7 @@ fn engine(engine: &EngineFacts, purpose: Purpose) -> Verdict {
     }
     let why = engine.error.as_deref().unwrap_or("it was not asked");
     if purpose.runs_jobs() {
-        let says = format!("no Docker engine answers: {why}");
+        let says = format!("no Docker engine can be used: {why}");
         return Verdict::new(CHECK, Severity::Failure, says)
             .coded(ErrorCode::EngineUnreachable)
             .advising(
@@ -87,8 +87,8 @@ fn podman(engine: &EngineFacts, purpose: Purpose) -> Option<Verdict> {
     let told = Verdict::new(
         "podman",
         Severity::Warning,
-        "the engine is podman, on which batch jobs run and these do not work: a job without memory is not told so, a \
-         job whose executor was replaced may lose output, and streaming sessions",
+        "the engine is podman, which is not supported: batch jobs run, a job that runs out of memory is not told so, \
+         output of a job whose executor was replaced is marked as incomplete, and streaming sessions do not start",
     );
     let advised = told.advising("install Docker for a miner that earns (Debian: apt-get install docker.io)");
     (engine.podman && purpose.runs_jobs()).then_some(advised)

@@ -16,11 +16,24 @@ fn a_job_has_a_disk_of_a_fixed_size_and_outlives_the_engine_of_its_pod() {
     let in_pod = |words: &[&str]| kubectl(&[&["exec", &pod, "--"], words].concat());
 
     // An engine that is killed before it knows that a container runs could never start or end it.
-    wait_for("the job's container", || {
+    let container = wait_for("the job's container", || {
         let running = in_pod(&["docker", "ps", "--quiet", "--filter", "label=muster.attempt"]);
-        anyhow::Ok((!running.is_empty()).then_some(()))
-    })
-    .unwrap();
+        anyhow::Ok((!running.is_empty()).then_some(running))
+    });
+    let pid = in_pod(&[
+        "docker",
+        "inspect",
+        "--format",
+        "{{.State.Pid}}",
+        &container.unwrap(),
+    ]);
+    let groups = format!("while read line; do echo \"$line\"; done < /proc/{pid}/cgroup");
+    let groups = in_pod(&["sh", "-c", &groups]);
+    let of_memory = groups.lines().find(|line| line.contains(":memory:"));
+    assert!(
+        of_memory.unwrap().contains("/kubepods/"),
+        "the pod's limits hold for its jobs: {groups}"
+    );
     let mounts = in_pod(&[
         "sh",
         "-c",
