@@ -31,6 +31,7 @@ use crate::engine_error::{CREATE, START};
 use crate::image_archive::{ArchiveError, without_tags};
 use crate::image_user::OwnerIds;
 use crate::podman_body::PodmanBodies;
+use crate::sized_disk::engine_process;
 
 /// Timeout of loading an image archive: a large image takes minutes, longer than the client library's default.
 const LOAD_LIMIT: Duration = Duration::from_secs(1_800);
@@ -161,8 +162,11 @@ impl ContainerEngine {
         let is_podman = components.iter().any(|part| part.name.starts_with("Podman"));
         // Docker without root has it, and podman may be without root.
         let may_lack_root = is_podman || components.iter().any(|part| part.name == "rootlesskit");
-        if may_lack_root && has_no_limits(&docker.info().await.map_err(unreachable)?) {
-            return Err(EngineError::Unlimited(named));
+        if may_lack_root {
+            let user = engine_process(&named).map(|process| process.uid());
+            if has_no_limits(&docker.info().await.map_err(unreachable)?, user) {
+                return Err(EngineError::Unlimited(named));
+            }
         }
         let version = about.version.ok_or(EngineError::Incomplete("its version"))?;
         let platform = about.os.zip(about.arch).map(|(os, arch)| format!("{os}/{arch}"));
@@ -639,9 +643,11 @@ fn reencode_credentials(mut request: BollardRequest) -> BollardRequest {
 }
 
 /// Whether an engine cannot bound what a container uses: it has no root, and version 1 of control groups gives it none.
-fn has_no_limits(about: &SystemInfo) -> bool {
+/// Docker says that it has no root, and podman 4.3 does not: the `user` whose process listens on its socket shows it.
+fn has_no_limits(about: &SystemInfo, user: Option<u32>) -> bool {
     let mut options = about.security_options.iter().flatten();
-    let lacks_root = options.any(|option| option.starts_with("name=rootless"));
+    let lacks_root =
+        options.any(|option| option.starts_with("name=rootless")) || user.is_some_and(|user| user != 0);
     lacks_root && about.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1)
 }
 
@@ -695,10 +701,12 @@ mod tests {
             ..SystemInfo::default()
         };
         use SystemInfoCgroupVersionEnum::{_1 as FIRST, _2 as SECOND};
-        assert!(has_no_limits(&about("name=rootless", FIRST)));
-        assert!(!has_no_limits(&about("name=rootless", SECOND)));
-        assert!(!has_no_limits(&about("name=apparmor", FIRST)));
-        assert!(!has_no_limits(&SystemInfo::default()));
+        assert!(has_no_limits(&about("name=rootless", FIRST), None));
+        assert!(!has_no_limits(&about("name=rootless", SECOND), Some(1000)));
+        // podman 4.3 as a user's and as root's.
+        assert!(has_no_limits(&about("name=apparmor", FIRST), Some(1000)));
+        assert!(!has_no_limits(&about("name=apparmor", FIRST), Some(0)));
+        assert!(!has_no_limits(&SystemInfo::default(), Some(1000)));
     }
 
     #[test]

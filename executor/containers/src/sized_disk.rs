@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::mount::{MntFlags, umount2};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials};
 use nix::sys::statvfs::statvfs;
 
 /// The folder inside a job's folder on which its file system is mounted. Short: the paths of sockets lie below it.
@@ -171,18 +171,19 @@ pub(crate) fn free(folder: &Path) -> io::Result<u64> {
     Ok(found.blocks_available().saturating_mul(found.fragment_size()))
 }
 
-/// Whether the process behind the engine's socket has the mounts of this process.
-pub fn shares_mounts(engine: &str) -> bool {
+/// The process that listens on the engine's socket, and its user; `None` for an engine at a port.
+pub(crate) fn engine_process(engine: &str) -> Option<UnixCredentials> {
     let named = match engine {
         "" => std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned()),
         given => given.to_owned(),
     };
-    let Some(path) = named.strip_prefix("unix://") else {
-        return false;
-    };
-    let peer = UnixStream::connect(path)
-        .ok()
-        .and_then(|socket| getsockopt(&socket, PeerCredentials).ok());
+    let socket = UnixStream::connect(named.strip_prefix("unix://")?).ok()?;
+    getsockopt(&socket, PeerCredentials).ok()
+}
+
+/// Whether the process behind the engine's socket has the mounts of this process.
+pub fn shares_mounts(engine: &str) -> bool {
+    let peer = engine_process(engine);
     let mounts = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let theirs = peer.and_then(|peer| mounts(&peer.pid().to_string()));
     theirs.is_some() && theirs == mounts("self")
